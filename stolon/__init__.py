@@ -1,0 +1,1 @@
+"""Stolon: structured generation, a language and the runtime built with it."""
