@@ -1,0 +1,181 @@
+"""llguidance behind Stolon's interface: a compiled grammar and the matchers that walk it.
+
+llguidance (Rust: derivative lexer and Earley parser) computes the masks. This module adds what a
+scheduler relies on: end-of-sequence ids are allowed exactly where the grammar may end, specials never;
+nothing raises while a request runs; a token that is not allowed changes nothing.
+"""
+
+from __future__ import annotations
+
+import llguidance
+import numpy as np
+
+from stolon.constrained.masks import Mask, MaskPool
+from stolon.constrained.vocabulary import Vocabulary
+from stolon.errors import GrammarError, StolonError
+
+__all__ = ["Grammar", "Matcher"]
+
+# A forced run is cut here; the rest is offered after it was accepted. A recursive schema can force for ever.
+MAX_FORCED = 1024
+
+
+class Grammar:
+    """A compiled grammar. Immutable and shared; every request walks its own `Matcher`."""
+
+    def __init__(self, vocabulary: Vocabulary, pool: MaskPool, prototype: llguidance.LLMatcher) -> None:
+        """`prototype` stands at the start and is only ever copied."""
+        self._vocabulary = vocabulary
+        self._pool = pool
+        self._prototype = prototype
+        self._first: Mask | None = None
+        probe = self.start()
+        self._first = probe.mask()
+        self.error = probe.error
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of the grammar. Takes tens of microseconds."""
+        return Matcher(self._vocabulary, self._pool, self._prototype.deep_copy(), mask=self._first)
+
+
+class Matcher:
+    """One position in a grammar. Used by one thread at a time; copies are independent.
+
+    Trouble at run time never raises: `error` is set, `mask` allows nothing, `accept` returns False.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        pool: MaskPool,
+        inner: llguidance.LLMatcher,
+        *,
+        mask: Mask | None = None,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._pool = pool
+        self._inner = inner
+        self._mask = mask
+        self._ended = False  # an end-of-sequence id was accepted; it is not shown to llguidance
+        self._accepted = 0
+        self.error: StolonError | None = None
+
+    def mask(self) -> Mask:
+        """The ids allowed now. Computed once per position; releases the interpreter lock meanwhile."""
+        if self._mask is None:
+            self._mask = self._compute_mask()
+        return self._mask
+
+    def accept(self, token: int) -> bool:
+        """Take one token. False, and no change, if it is not allowed here."""
+        if self.error is not None or self._ended or not 0 <= token < self._vocabulary.size:
+            return False
+        if token in self._vocabulary.eos_ids:
+            if not self.accepting:
+                return False
+            self._ended = True
+        else:
+            word, bit = divmod(token, 32)
+            if not int(self._vocabulary.ordinary_row[word]) >> bit & 1:
+                return False
+            try:
+                taken: int = self._inner.try_consume_tokens([token])
+            except BaseException as error:
+                self._fail(error)
+                return False
+            if taken != 1:
+                self._check()
+                return False
+        self._accepted += 1
+        self._mask = None
+        return True
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, canonical for the tokenizer; not yet accepted, possibly none.
+
+        A token is left out while some allowed continuation could merge with it. EBNF and Lark grammars
+        force nothing.
+        """
+        if self.error is not None or self._ended:
+            return []
+        try:
+            tokens: list[int] = self._inner.compute_ff_tokens()
+        except BaseException as error:
+            self._fail(error)
+            return []
+        return tokens[:MAX_FORCED]
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the text so far is complete."""
+        return self.error is None and (self._ended or bool(self._inner.is_accepting()))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but the end may follow (or did)."""
+        return self.error is None and (
+            self._ended or bool(self._inner.is_accepting() and self._inner.is_stopped())
+        )
+
+    def fork(self) -> Matcher:
+        """An independent copy at the same position."""
+        twin = Matcher(self._vocabulary, self._pool, self._inner.deep_copy(), mask=self._mask)
+        twin._ended, twin._accepted, twin.error = self._ended, self._accepted, self.error
+        return twin
+
+    def rollback(self, n: int) -> None:
+        """Take back the last n accepted tokens. An error stays."""
+        if not 0 <= n <= self._accepted:
+            raise ValueError(f"cannot take back {n} of {self._accepted} tokens")
+        if n == 0 or self.error is not None:
+            return
+        self._mask = None
+        self._accepted -= n
+        if self._ended:
+            self._ended = False
+            n -= 1
+        try:
+            if n and not self._inner.rollback(n):
+                self._check()
+        except BaseException as error:
+            self._fail(error)
+
+    def _compute_mask(self) -> Mask:
+        vocabulary = self._vocabulary
+        row = np.zeros(len(vocabulary.ordinary_row), np.int32)
+        if self.error is None and not self._ended:
+            try:
+                self._inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+                self._check()
+            except BaseException as error:
+                self._fail(error)
+            row &= vocabulary.ordinary_row
+        if self.error is not None:
+            row[:] = 0
+        elif self.accepting:
+            row |= vocabulary.eos_row
+        elif not row.any():
+            # llguidance then offers an end-of-sequence token, although the text is not in the language.
+            self.error = GrammarError(
+                "the grammar has no way on from here that the vocabulary can spell"
+            )
+        return self._pool.intern(row)
+
+    def _check(self) -> None:
+        """Turn llguidance's error state into ours. A dead end is a stop, not an error, there."""
+        if self._inner.is_error():
+            self.error = GrammarError(
+                f"the grammar became too complex: {first_line(self._inner.get_error())}",
+                hint="simplify the grammar or bound its repetitions",
+            )
+
+    def _fail(self, error: BaseException) -> None:
+        # A Rust panic arrives as PanicException, which is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise error
+        self.error = GrammarError(f"the grammar engine failed: {first_line(str(error))}")
+
+
+def first_line(text: str) -> str:
+    """The first line of a message that may carry a dump of the parser's state."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "unknown error")[:300]

@@ -1,0 +1,91 @@
+"""The op table in as few torch calls a layer as we know how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from stolon.kernels.ops import AttentionSpec, RaggedBatch
+from stolon.kernels.torch_cpu.attention import attend
+from stolon.kernels.torch_cpu.linear import Linears, best_linears
+from stolon.kernels.torch_cpu.plan import StepPlan
+
+
+class TorchCpuOps:
+    """`Ops` in bfloat16 where the CPU computes in it, else float32; sums are float32 throughout."""
+
+    name = "torch_cpu"
+
+    def __init__(self, linears: Linears | None = None) -> None:
+        self._linears = best_linears() if linears is None else linears
+        self.dtype = self._linears.dtype
+        self.linear = self._linears.linear
+        self.linear_add = self._linears.linear_add
+        self.gated_linear = self._linears.gated_linear
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> Any:
+        return self._linears.pack(weight, bias)
+
+    def pack_gated(self, gate: Tensor, up: Tensor) -> Any:
+        return self._linears.pack_gated(gate, up)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return residual.add_(x)
+
+    def embed(self, ids: Tensor, table: Tensor, scale: float) -> Tensor:
+        rows = F.embedding(ids, table)
+        return rows if scale == 1.0 else rows.mul_(scale)
+
+    def pack_norm(self, weight: Tensor) -> Tensor:
+        return weight.to(self.dtype)
+
+    def rms_norm(self, x: Tensor, packed: Tensor, eps: float) -> Tensor:
+        if packed.dim() == 1:
+            return F.rms_norm(x, packed.shape, packed, eps)
+        return F.rms_norm(x, packed.shape[1:], None, eps).mul_(packed)
+
+    def rotary_order(self, head_dim: int) -> Tensor:
+        """Pairs side by side: a pair is a complex number, and rotation one multiplication."""
+        return torch.arange(head_dim).view(2, -1).t().flatten()
+
+    def rope_table(self, angles: Tensor) -> Tensor:
+        return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+    def rope_rows(self, table: Tensor, positions: Tensor) -> Tensor:
+        return table.index_select(0, positions).unsqueeze(1)
+
+    def rope(self, x: Tensor, rows: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.float().unflatten(2, (-1, 2)))
+        return torch.view_as_real(pairs * rows).flatten(2).to(self.dtype)
+
+    def plan(self, batch: RaggedBatch) -> StepPlan:
+        return StepPlan(batch)
+
+    def write_kv(
+        self, cache_k: Tensor, cache_v: Tensor, plan: StepPlan, k: Tensor, v: Tensor
+    ) -> None:
+        if plan.write_span is not None:
+            first, end = plan.write_span
+            cache_k[first:end] = k
+            cache_v[first:end] = v
+        else:
+            cache_k.index_copy_(0, plan.write_slots, k)
+            cache_v.index_copy_(0, plan.write_slots, v)
+
+    def attention(
+        self, q: Tensor, cache_k: Tensor, cache_v: Tensor, plan: StepPlan, spec: AttentionSpec
+    ) -> Tensor:
+        groups = plan.groups(spec.window)
+        if len(groups) == 1:
+            return attend(q, cache_k, cache_v, groups[0], spec).flatten(1)
+        out = torch.empty(q.shape, dtype=q.dtype)
+        for group in groups:
+            out[group.rows] = attend(q[group.rows], cache_k, cache_v, group, spec)
+        return out.flatten(1)
+
+    def logits(self, x: Tensor, head: Any, softcap: float | None) -> Tensor:
+        logits = self.linear(x, head).float()
+        return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)

@@ -1,0 +1,52 @@
+"""The engine that programs run on when they name none."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import Any
+
+import msgspec
+
+from stolon.srt.client import EngineClient
+
+_lock = threading.Lock()
+_default: EngineClient | None = None
+
+
+def set_default_backend(backend: EngineClient | None) -> None:
+    """Set the engine of programs that name none; None goes back to the embedded engine."""
+    global _default
+    with _lock:
+        _default = backend
+
+
+def default_backend() -> EngineClient:
+    """The default engine. The first call starts the embedded one; it is closed when Python exits."""
+    global _default
+    with _lock:
+        if _default is None:
+            from stolon.srt import Engine
+
+            engine = Engine()
+            atexit.register(engine.close)
+            _default = engine
+        return _default
+
+
+def flush_cache(backend: EngineClient | None = None) -> bool:
+    """Drop every cached prefix that is not in use. False when there is no engine."""
+    engine = backend or _default
+    if engine is None:
+        return False
+    engine.flush_cache()
+    return True
+
+
+def get_server_info(backend: EngineClient | None = None) -> dict[str, Any] | None:
+    """What is served, and the engine's counters (`srt.client.EngineStats`). None when there is no engine."""
+    engine = backend or _default
+    if engine is None:
+        return None
+    info: dict[str, Any] = msgspec.to_builtins(engine.info)
+    return info | {"stats": msgspec.to_builtins(engine.stats())}

@@ -1,0 +1,97 @@
+"""What is known of a finished call besides its text: log-probs, token counts, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from stolon.lang.calls import Call
+from stolon.srt.protocol import (
+    ChoiceScore,
+    GenResult,
+    SelectMethod,
+    SelectResult,
+    TokenLogprob,
+)
+from stolon.srt.tokenizer import Tokenizer
+
+
+class ChoiceScores(Mapping[str, float]):
+    """Log-prob (natural log, summed over its tokens) of each choice of a selection, by its text.
+
+    Attributes:
+        best: the chosen text.
+        method: how the choices were compared.
+        details: `protocol.ChoiceScore` of each choice, in the order they were given.
+    """
+
+    def __init__(self, result: SelectResult, method: SelectMethod) -> None:
+        self.best = result.text
+        self.method = method
+        self.details: Sequence[ChoiceScore] = tuple(result.scores)
+        self._by_text = {score.text: score for score in result.scores}
+
+    def __getitem__(self, choice: str) -> float:
+        return self._by_text[choice].logprob
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_text)
+
+    def __len__(self) -> int:
+        return len(self._by_text)
+
+    def normalized(self, choice: str) -> float:
+        """The score that the method compared."""
+        return self._by_text[choice].normalized
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{text!r}: {self[text]:.3f}" for text in self)
+        return f"ChoiceScores({{{inside}}}, best={self.best!r})"
+
+
+def meta_info(call: Call, tokenizer: Tokenizer) -> dict[str, Any] | list[dict[str, Any]]:
+    """Facts about a settled call as plain data; a list with one entry per sample when there are several."""
+    entries = [_entry(call, sample, tokenizer) for sample in range(call.n)]
+    return entries[0] if call.n == 1 else entries
+
+
+def _entry(call: Call, sample: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    result = call.outcome(sample)
+    entry: dict[str, Any] = msgspec.to_builtins(result.usage)
+    entry["completion_tokens"] = result.usage.completion_tokens
+    entry["output_ids"] = list(result.token_ids)
+    if isinstance(result, GenResult):
+        entry["finish_reason"] = {"type": result.finish.kind, "matched": result.finish.matched}
+        if result.logprobs is not None:
+            entry |= logprob_fields(result.logprobs, tokenizer)
+        return entry
+    entry["finish_reason"] = {"type": "stop", "matched": None}
+    entry["normalized_prompt_logprobs"] = [score.normalized for score in result.scores]
+    entry["input_token_logprobs"] = [
+        [
+            (logprob, token, _spelling(token, tokenizer))
+            for token, logprob in zip(score.token_ids, score.token_logprobs, strict=True)
+        ]
+        for score in result.scores
+    ]
+    return entry
+
+
+def logprob_fields(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Log-probs as (log-prob, token id, text) triples, one per token."""
+    return {
+        "output_token_logprobs": [
+            (entry.logprob, entry.token, _spelling(entry.token, tokenizer)) for entry in logprobs
+        ],
+        "output_token_logprobs_length": len(logprobs),
+        "output_top_logprobs": [
+            [(logprob, token, _spelling(token, tokenizer)) for token, logprob in entry.top]
+            for entry in logprobs
+        ],
+    }
+
+
+def _spelling(token: int, tokenizer: Tokenizer) -> str:
+    return tokenizer.decode([token], skip_special=False)

@@ -1,0 +1,192 @@
+"""The one parameter object of sampling: what a run sets for all its generations, and what one overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stolon.errors import InvalidRequest
+from stolon.srt.protocol import MAX_SAMPLES, MAX_TOP_LOGPROBS, LogprobSpec, Sampling
+
+_INTEGERS = ("max_tokens", "min_tokens", "n", "top_k", "seed", "top_logprobs_num")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+_FLAGS = ("ignore_eos", "return_logprob")
+_SAMPLING_FIELDS = (
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "stop_token_ids",
+    "stop_regex",
+    "ignore_eos",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """Sampling arguments as a program gives them; None means not given. Fields as in `protocol.Sampling`.
+
+    Attributes:
+        n: samples of one generation; more than one makes its variable a list.
+        return_logprob: report the log-prob of every generated token.
+        top_logprobs_num: also report this many alternatives per token.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    stop_regex: tuple[str, ...] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    return_logprob: bool | None = None
+    top_logprobs_num: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> SamplingOptions:
+        """Check types, and bring the shorthand forms into shape: one stop string, ``top_k=-1``."""
+        values = {name: value for name, value in given.items() if value is not None}
+        for name in _INTEGERS:
+            if name in values:
+                _require(name, values[name], int, "an integer")
+        for name in _NUMBERS:
+            if name in values:
+                _require(name, values[name], (int, float), "a number")
+                values[name] = float(values[name])
+        for name in _FLAGS:
+            if name in values and not isinstance(values[name], bool):
+                _wrong_type(name, values[name], "True or False")
+        for name in ("stop", "stop_regex"):
+            if name in values:
+                values[name] = _sequence(name, values[name], str, "a string or a list of strings")
+        if "stop_token_ids" in values:
+            values["stop_token_ids"] = _sequence(
+                "stop_token_ids", values["stop_token_ids"], int, "a token id or a list of them"
+            )
+        if "logit_bias" in values:
+            values["logit_bias"] = _bias(values["logit_bias"])
+        if values.get("top_k") == -1:
+            values["top_k"] = 0
+        if not 1 <= values.get("n", 1) <= MAX_SAMPLES:
+            raise InvalidRequest(f"n must be between 1 and {MAX_SAMPLES}", param="n")
+        if not 0 <= values.get("top_logprobs_num", 0) <= MAX_TOP_LOGPROBS:
+            raise InvalidRequest(
+                f"top_logprobs_num must be between 0 and {MAX_TOP_LOGPROBS}",
+                param="top_logprobs_num",
+            )
+        if values.get("top_logprobs_num") and values.get("return_logprob") is False:
+            raise InvalidRequest(
+                "top_logprobs_num contradicts return_logprob=False", param="top_logprobs_num"
+            )
+        return cls(**values)
+
+    @classmethod
+    def take(cls, arguments: dict[str, Any], parameters: Collection[str]) -> SamplingOptions:
+        """Remove the sampling arguments from a call's keyword arguments.
+
+        A name that the program declares as its own parameter is the program's. ``max_new_tokens`` is
+        another name of ``max_tokens``.
+        """
+        given = {}
+        for name in (*OPTION_NAMES, "max_new_tokens"):
+            if name in arguments and name not in parameters:
+                given[name] = arguments.pop(name)
+        longer = given.pop("max_new_tokens", None)
+        if longer is not None:
+            if given.get("max_tokens") is not None:
+                raise InvalidRequest(
+                    "max_tokens and max_new_tokens are two names of one argument; give one of them",
+                    param="max_tokens",
+                )
+            given["max_tokens"] = longer
+        return cls.of(given)
+
+    def over(self, base: SamplingOptions) -> SamplingOptions:
+        """These options, with what they leave open taken from `base`."""
+        return SamplingOptions(
+            **{
+                name: getattr(base, name) if getattr(self, name) is None else getattr(self, name)
+                for name in OPTION_NAMES
+            }
+        )
+
+    def given(self) -> list[str]:
+        """Names of the options that are set."""
+        return [name for name in OPTION_NAMES if getattr(self, name) is not None]
+
+    def sampling(self, *, seed: int, extra_stop: tuple[str, ...] = ()) -> Sampling:
+        """The engine's form. `seed` is used when these options name none."""
+        values: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in _SAMPLING_FIELDS
+            if getattr(self, name) is not None
+        }
+        stop = self.stop or ()
+        values["stop"] = stop + tuple(text for text in extra_stop if text not in stop)
+        values["seed"] = seed if self.seed is None else self.seed
+        return Sampling(**values)
+
+    def logprobs(self) -> LogprobSpec | None:
+        """What to report of log-probabilities, or None."""
+        if self.return_logprob or self.top_logprobs_num:
+            return LogprobSpec(top=self.top_logprobs_num or 0)
+        return None
+
+
+OPTION_NAMES = tuple(field.name for field in fields(SamplingOptions))
+
+# What holds where neither the generation nor the run says anything.
+RUN_DEFAULTS = SamplingOptions(max_tokens=128, temperature=1.0, n=1)
+
+
+def _require(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        _wrong_type(name, value, wanted)
+
+
+def _wrong_type(name: str, value: Any, wanted: str) -> None:
+    raise InvalidRequest(f"{name} must be {wanted}, not {value!r}", param=name)
+
+
+def _sequence(name: str, value: Any, kind: type, wanted: str) -> tuple[Any, ...]:
+    if isinstance(value, kind):
+        return (value,)
+    if not isinstance(value, list | tuple | set | frozenset) or not all(
+        isinstance(item, kind) for item in value
+    ):
+        _wrong_type(name, value, wanted)
+    return tuple(value)
+
+
+def _bias(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        _wrong_type("logit_bias", value, "a mapping of token id to bias")
+    try:
+        return {int(token): float(bias) for token, bias in value.items()}
+    except (TypeError, ValueError):
+        raise InvalidRequest(
+            "logit_bias must map token ids to numbers", param="logit_bias"
+        ) from None

@@ -1,0 +1,100 @@
+"""One asyncio loop thread per process. Requests run on it whatever thread or loop a program runs in.
+
+Synchronous code waits on `concurrent.futures` futures, so it works in plain scripts, in threads and inside
+a loop that is already running (a notebook).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Bodies of synchronous programs that may run at once away from the caller's thread.
+MAX_BODY_THREADS = 64
+
+
+class RuntimeLoop:
+    """A daemon thread that runs an event loop, and threads for the bodies of synchronous programs."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self.bodies = ThreadPoolExecutor(MAX_BODY_THREADS, thread_name_prefix="stolon-program")
+        self._thread = threading.Thread(target=self._main, name="stolon-loop", daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on the loop's own thread, where waiting would be for ever."""
+        return threading.current_thread() is self._thread
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Run a plain function on the loop, after everything that was handed over before."""
+        self.loop.call_soon_threadsafe(function, *args)
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+
+_lock = threading.Lock()
+_current: RuntimeLoop | None = None
+
+
+def runtime_loop() -> RuntimeLoop:
+    """The loop of this process, started at the first call (again after a fork of the process)."""
+    global _current
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = RuntimeLoop()
+        return _current
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs the calling code, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def wait_for(future: Future[T]) -> T:
+    """Await a future of another thread. Cancelling the wait does not cancel the future."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+class Signal:
+    """Something changed: a condition that both threads and coroutines can wait for.
+
+    Take a waiter first, then look at the state, then wait: a change in between is not missed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: list[Future[None]] = []
+
+    def waiter(self) -> Future[None]:
+        """A future that the next `notify` resolves."""
+        future: Future[None] = Future()
+        with self._lock:
+            self._waiters.append(future)
+        return future
+
+    def notify(self) -> None:
+        """Wake every waiter."""
+        if not self._waiters:
+            return
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for future in waiters:
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)

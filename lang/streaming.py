@@ -1,0 +1,124 @@
+"""Text as it arrives. One walk over a branch, driven by threads and by coroutines alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from stolon.errors import StolonError
+from stolon.lang.branch import Branch
+from stolon.lang.calls import Borrowed, Call, Item, Known
+from stolon.lang.meta import logprob_fields
+from stolon.lang.run import ProgramRun
+from stolon.lang.runtime_loop import wait_for
+from stolon.lang.variables import resolve, waits_for
+
+Piece = tuple[str, dict[str, Any]]
+# Yields pieces, and futures to wait for before it goes on.
+Walk = Generator[Piece | Future[None], None, None]
+
+
+def drive(walk: Walk) -> Iterator[Piece]:
+    """Run a walk, blocking where it waits."""
+    for step in walk:
+        if isinstance(step, Future):
+            step.result()
+        else:
+            yield step
+
+
+async def drive_async(walk: Walk) -> AsyncIterator[Piece]:
+    """Run a walk, awaiting where it waits."""
+    for step in walk:
+        if isinstance(step, Future):
+            await wait_for(step)
+        else:
+            yield step
+
+
+def walk_variable(branch: Branch, name: str) -> Walk:
+    """Pieces of one variable. Outside a running program it waits until the variable is set."""
+    run = branch.run
+    while True:
+        waiter = run.changed.waiter()
+        if name in branch.variables:
+            break
+        if run.in_body() or run.finished:
+            if run.failure is not None:
+                raise run.failure
+            raise KeyError(name)
+        yield waiter
+    variable = branch.variables[name]
+    if isinstance(variable, Call):
+        yield from _walk_call(run, variable)
+        return
+    for call in waits_for(variable):
+        yield from _settle(run, call)
+    yield str(resolve(variable)), {}
+
+
+def walk_text(branch: Branch) -> Walk:
+    """Pieces of the whole text, up to its end; outside a running program up to the program's end."""
+    run = branch.run
+    position = 0
+    while True:
+        waiter = run.changed.waiter()
+        finished = run.finished or run.in_body()
+        while position < len(branch.items):
+            yield from _walk_item(run, branch.items[position])
+            position += 1
+        if finished:
+            break
+        yield waiter
+    if run.failure is not None:
+        raise run.failure
+
+
+def _walk_item(run: ProgramRun, item: Item) -> Walk:
+    if isinstance(item, Known):
+        yield item.text, {}
+    elif isinstance(item, Borrowed):
+        yield from _settle(run, item.call)
+        yield item.call.text(), {}
+    else:
+        yield from _walk_call(run, item)
+
+
+def _settle(run: ProgramRun, call: Call) -> Walk:
+    if not call.settled.done():
+        run.flush()
+        yield call.settled
+    call.awaited = True
+
+
+def _walk_call(run: ProgramRun, call: Call) -> Walk:
+    """Pieces of sample 0. A selection, and a call of a run that does not stream, is one piece."""
+    tokenizer = run.client.tokenizer
+    taken = characters = tokens = 0
+    while True:
+        waiter = run.changed.waiter()
+        settled = call.settled.done()  # before the pieces: then these are all
+        while taken < len(call.pieces):
+            delta = call.pieces[taken]
+            taken += 1
+            characters += len(delta.text)
+            tokens += len(delta.token_ids)
+            meta: dict[str, Any] = {"name": call.name, "completion_tokens": tokens}
+            if delta.logprobs is not None:
+                meta |= logprob_fields(delta.logprobs, tokenizer)
+                meta["output_token_logprobs_length"] = tokens
+            if delta.text or delta.token_ids:
+                yield delta.text, meta
+        if settled:
+            break
+        run.flush()
+        yield waiter
+    call.awaited = True
+    try:
+        rest = call.text()[characters:]
+    except StolonError as error:
+        run.handled(error)
+        raise
+    if rest:
+        yield rest, {"name": call.name}

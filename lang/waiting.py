@@ -1,0 +1,76 @@
+"""Waiting for what a branch has asked for: one description, waited for by threads and by coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from stolon.errors import InvalidRequest, StolonError
+from stolon.lang.branch import Branch
+from stolon.lang.calls import Call
+from stolon.lang.run import ProgramRun
+from stolon.lang.runtime_loop import wait_for
+from stolon.lang.variables import waits_for
+
+# Futures to wait for, one after the other; later ones may depend on what the earlier ones brought.
+Waits = Iterator[Future[None]]
+
+
+def for_calls(run: ProgramRun, calls: Iterable[Call]) -> Waits:
+    """Until the calls are settled. What is recorded but not sent is sent, in all branches."""
+    for call in calls:
+        if call.awaited:
+            continue
+        if not call.settled.done():
+            run.flush()
+        # Also when it is settled by now: whether an async program must await must not depend on timing.
+        yield call.settled
+        call.awaited = True
+
+
+def for_variable(branch: Branch, name: str) -> Waits:
+    """Until a variable can be read. A consumer outside the running program also waits for its being set."""
+    run = branch.run
+    while name not in branch.variables and not (run.finished or run.in_body()):
+        waiter = run.changed.waiter()
+        if name not in branch.variables and not run.finished:
+            yield waiter
+    yield from for_calls(run, waits_for(branch.variables.get(name)))
+
+
+def for_everything(branch: Branch) -> Waits:
+    """Until all text of the branch is there; outside the running program until its end."""
+    run = branch.run
+    while not (run.finished or run.in_body()):
+        waiter = run.changed.waiter()
+        if not run.finished:
+            yield waiter
+    yield from for_calls(run, branch.calls())
+
+
+def block(run: ProgramRun, waits: Waits, *, what: str, instead: str) -> None:
+    """Wait in the calling thread. Refused where that would stop the loop which has to answer."""
+    for future in waits:
+        if run.must_await():
+            raise InvalidRequest(
+                f"{what} would block the event loop of this program",
+                hint=f"in an async program use 'await s.{instead}' first",
+            )
+        future.result()
+
+
+async def until(waits: Waits) -> None:
+    """Wait without blocking the loop."""
+    for future in waits:
+        await wait_for(future)
+
+
+@contextmanager
+def reporting(run: ProgramRun) -> Iterator[None]:
+    """Errors that leave the ``with`` have been shown to the program."""
+    try:
+        yield
+    except StolonError as error:
+        run.handled(error)
+        raise

@@ -1,0 +1,232 @@
+"""From a request to what the loop can walk: validated, tokenised, grammars compiled. Runs off the loop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stolon.constrained import Grammar, GrammarCompiler, Mask
+from stolon.errors import ContextLengthExceeded, InvalidRequest
+from stolon.srt.boundary import Boundary
+from stolon.srt.protocol import (
+    MAX_CHOICES,
+    MAX_SAMPLES,
+    MAX_SEGMENTS,
+    MAX_TOP_LOGPROBS,
+    Event,
+    Gen,
+    Request,
+    Select,
+    Text,
+    Tokens,
+)
+from stolon.srt.stop_regex import StopRegex
+from stolon.srt.tokenizer import Tokenizer
+
+
+@dataclass(slots=True, frozen=True)
+class Known:
+    """Append these tokens."""
+
+    ids: list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class GenStep:
+    """Generate; `prefix` are healed bytes the first tokens must repeat, `first_mask` enforces them where
+    no grammar does."""
+
+    segment: int
+    gen: Gen
+    grammar: Grammar | None
+    stop_regexes: tuple[StopRegex, ...]
+    seed: int
+    prefix: bytes = b""
+    first_mask: Mask | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class SelectStep:
+    """Score the choices (token ids, never empty) and append the winner."""
+
+    segment: int
+    select: Select
+    choices: list[list[int]]
+
+
+Step = Known | GenStep | SelectStep
+
+
+@dataclass(slots=True)
+class Job:
+    """An admitted request: the steps that each of its samples walks. `on_event` is the way out."""
+
+    request: Request
+    steps: list[Step]
+    on_event: Callable[[Event], None]
+    submitted: float
+    prompt: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    aborted: bool = False
+    over: bool = False
+    prompt_reported: bool = False
+
+
+class Admission:
+    """Checks requests and prepares them.
+
+    Args:
+        tokenizer: of the served model.
+        compiler: of grammars over its vocabulary.
+        context_length: the longest sequence the engine accepts, in tokens.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, compiler: GrammarCompiler, *, context_length: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._compiler = compiler
+        self._context_length = context_length
+        self._boundary = Boundary(tokenizer)
+
+    def prepare(
+        self, request: Request, on_event: Callable[[Event], None], submitted: float
+    ) -> Job:
+        """Raises a StolonError that names what is wrong with the request."""
+        self._check(request)
+        steps = self._steps(request)
+        first = steps[0]
+        if not isinstance(first, Known) or not first.ids:
+            raise InvalidRequest(
+                "the prompt is empty, and a generation needs at least one token before it",
+                param="prompt",
+                hint="give a prompt, or a tokenizer with a beginning-of-sequence token",
+            )
+        known = sum(len(step.ids) for step in steps if isinstance(step, Known))
+        if known > self._context_length or (known == self._context_length and len(steps) > 1):
+            raise ContextLengthExceeded(
+                f"the prompt has {known} tokens; this engine's context is {self._context_length}",
+                param="prompt",
+                hint="shorten the prompt or start the engine with a longer context_length",
+            )
+        return Job(request, steps, on_event, submitted, prompt=np.array(first.ids, np.int64))
+
+    def _check(self, request: Request) -> None:
+        if not 1 <= request.n <= MAX_SAMPLES:
+            raise InvalidRequest(f"n must be between 1 and {MAX_SAMPLES}, not {request.n}", param="n")
+        if not 1 <= len(request.segments) <= MAX_SEGMENTS:
+            raise InvalidRequest(
+                f"a request has 1 to {MAX_SEGMENTS} segments, not {len(request.segments)}",
+                param="segments",
+            )
+        vocab = self._tokenizer.vocab_size
+        limit = self._context_length * max(len(data) for data in self._tokenizer.token_bytes)
+        for segment in request.segments:
+            if isinstance(segment, Text):
+                # Checked before tokenising: a text this long can't fit whatever its tokens are.
+                if len(segment.text) > limit:
+                    raise ContextLengthExceeded(
+                        f"the prompt has {len(segment.text)} characters, more than any prompt of "
+                        f"{self._context_length} tokens",
+                        param="prompt",
+                    )
+            elif isinstance(segment, Tokens):
+                for token in segment.ids:
+                    if not 0 <= token < vocab:
+                        raise InvalidRequest(
+                            f"token id {token} is outside the vocabulary of {vocab}", param="input_ids"
+                        )
+            elif isinstance(segment, Gen):
+                segment.sampling.validate(vocab)
+                if segment.logprobs and not 0 <= segment.logprobs.top <= MAX_TOP_LOGPROBS:
+                    raise InvalidRequest(
+                        f"at most {MAX_TOP_LOGPROBS} top log-probs can be reported",
+                        param="top_logprobs",
+                    )
+            else:
+                self._check_select(segment)
+        asked = request.prompt_logprobs
+        if asked and (asked.start < 0 or not 0 <= asked.top <= MAX_TOP_LOGPROBS):
+            raise InvalidRequest(
+                f"prompt log-probs start at 0 or later and have at most {MAX_TOP_LOGPROBS} alternatives",
+                param="prompt_logprobs",
+            )
+
+    @staticmethod
+    def _check_select(select: Select) -> None:
+        if not 1 <= len(select.choices) <= MAX_CHOICES:
+            raise InvalidRequest(
+                f"select takes 1 to {MAX_CHOICES} choices, not {len(select.choices)}", param="choices"
+            )
+        if "" in select.choices:
+            raise InvalidRequest("a choice can't be the empty string", param="choices")
+        if len(set(select.choices)) != len(select.choices):
+            raise InvalidRequest("the same choice is listed twice", param="choices")
+
+    def _steps(self, request: Request) -> list[Step]:
+        steps: list[Step] = []
+        ids: list[int] = []
+        parts: list[tuple[str, bool]] = []
+        fresh = True  # nothing stands before these parts
+        index = 0
+        for index, segment in enumerate(request.segments):
+            if isinstance(segment, Text):
+                parts.append((segment.text, segment.special))
+                continue
+            if parts:
+                ids += self._encode(parts, at_start=fresh and not ids)
+                parts = []
+            if isinstance(segment, Tokens):
+                ids += segment.ids
+                continue
+            # A whole sequence needs one known token to predict from; a block in the middle does not.
+            keep = 1 if fresh else 0
+            after_text = index > 0 and isinstance(request.segments[index - 1], Text)
+            if isinstance(segment, Gen):
+                step: Step
+                ids, step = self._gen(index, segment, ids, heal=segment.heal and after_text, keep=keep)
+            else:
+                ids, choices = self._boundary.join_choices(
+                    ids, segment.choices, heal=segment.heal and after_text, keep=keep
+                )
+                step = SelectStep(index, segment, choices)
+            if ids or fresh:
+                steps.append(Known(ids))
+            steps.append(step)
+            ids, fresh = [], False
+        if parts:
+            ids += self._encode(parts, at_start=fresh and not ids)
+        if ids or not steps:
+            steps.append(Known(ids))
+        return steps
+
+    def _encode(self, parts: list[tuple[str, bool]], *, at_start: bool) -> list[int]:
+        ids = self._tokenizer.encode_parts(parts, at_start=at_start)
+        bos = self._tokenizer.bos_id
+        if at_start and self._tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def _gen(
+        self, index: int, gen: Gen, ids: list[int], *, heal: bool, keep: int
+    ) -> tuple[list[int], GenStep]:
+        prefix = b""
+        if heal and gen.sampling.max_tokens != 0:
+            ids, prefix = self._boundary.heal(ids, keep=keep)
+        grammar = self._compiler.compile(gen.grammar, prefix=prefix) if gen.grammar else None
+        first_mask = None
+        if prefix and grammar is None:
+            first_mask = self._compiler.allow(self._boundary.tokens_with_prefix(prefix))
+        seed = gen.sampling.seed
+        step = GenStep(
+            index,
+            gen,
+            grammar,
+            tuple(StopRegex(pattern) for pattern in gen.sampling.stop_regex),
+            secrets.randbits(63) if seed is None else seed,
+            prefix,
+            first_mask,
+        )
+        return ids, step

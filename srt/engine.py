@@ -1,0 +1,383 @@
+"""The in-process engine: a model, its cache and its loop behind one object."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Unpack, overload
+
+import torch
+
+from stolon.constrained import GrammarCompiler, Vocabulary
+from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
+from stolon.kernels import Ops, ops_by_name
+from stolon.radix import KVCache, PrefixTree, SlotPool
+from stolon.srt.admission import Admission
+from stolon.srt.batching import Batcher
+from stolon.srt.client import EngineStats, ModelInfo
+from stolon.srt.generate import Collector, GenerateOptions, Output, build_request
+from stolon.srt.generating import Generator
+from stolon.srt.kv_space import KVSpace
+from stolon.srt.load_tokenizer import load_tokenizer
+from stolon.srt.loaders import open_model, resolve
+from stolon.srt.loop import EngineLoop
+from stolon.srt.model_runner import ModelRunner
+from stolon.srt.models.config import ModelConfig
+from stolon.srt.protocol import Event, Failed, Request
+from stolon.srt.scheduler import Scheduler
+from stolon.srt.tokenizer import ChatTemplate, Tokenizer
+from stolon.srt.walker import Walker
+from stolon.srt.weights import WeightSource
+
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_RUNNING = 64
+DEFAULT_STEP_TOKENS = 512
+DEFAULT_KV_BYTES = 1 << 30
+MAX_QUEUE = 16_384
+SELECT_ROWS = 64
+"""Table rows for the branches of selections; how many branches of a trie one step can score."""
+
+
+class Engine:
+    """A model served in this process. Implements EngineClient; use it as a context manager or `close` it.
+
+    Args:
+        model: a name (`stolon models` lists them), a .gguf file, a Hugging Face folder, or ``hf:org/name``.
+        dtype: ``float32`` computes exactly as the reference; ``bfloat16`` is the fast path; ``auto`` is
+            the fast path.
+        kv_tokens: size of the KV cache in tokens; default about 1 GiB, at most twice the context.
+        context_length: longest sequence accepted; default the model's own, as far as the cache allows.
+        max_running: most sequences in one step; more wait.
+        step_tokens: most tokens computed in one step; longer prompts are prefilled in chunks.
+        threads: CPU threads for the arithmetic (process-wide); default what torch chooses.
+
+    Raises:
+        ModelError: the model can't be found, fetched, read or is not supported.
+        InvalidRequest: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_MODEL,
+        *,
+        dtype: str = "auto",
+        kv_tokens: int | None = None,
+        context_length: int | None = None,
+        max_running: int | None = None,
+        step_tokens: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        for name, value in (
+            ("kv_tokens", kv_tokens),
+            ("context_length", context_length),
+            ("max_running", max_running),
+            ("step_tokens", step_tokens),
+            ("threads", threads),
+        ):
+            if value is not None and value < 1:
+                raise InvalidRequest(f"{name} must be at least 1, not {value}", param=name)
+        kernels = {"auto": "torch_cpu", "bfloat16": "torch_cpu", "float32": "reference"}.get(dtype)
+        if kernels is None:
+            raise InvalidRequest(
+                f"dtype {dtype!r} is not known", param="dtype", hint="auto, bfloat16 or float32"
+            )
+        if threads is not None:
+            torch.set_num_threads(threads)
+        path = resolve(model)
+        tokenizer, template = load_tokenizer(path)
+        source = open_model(path)
+        try:
+            self._build(
+                source,
+                ops_by_name(kernels),
+                tokenizer,
+                template,
+                name=str(model) if not isinstance(model, Path) else model.stem,
+                kv_tokens=kv_tokens,
+                context_length=context_length,
+                max_running=max_running or DEFAULT_RUNNING,
+                step_tokens=step_tokens or DEFAULT_STEP_TOKENS,
+            )
+        finally:
+            source.close()
+
+    @classmethod
+    def from_parts(
+        cls,
+        source: WeightSource,
+        tokenizer: Tokenizer,
+        *,
+        template: ChatTemplate | None = None,
+        ops: Ops | None = None,
+        name: str = "model",
+        kv_tokens: int | None = None,
+        context_length: int | None = None,
+        max_running: int = DEFAULT_RUNNING,
+        step_tokens: int = DEFAULT_STEP_TOKENS,
+    ) -> Engine:
+        """An engine over weights and a tokenizer that are in hand already."""
+        engine = cls.__new__(cls)
+        engine._build(
+            source,
+            ops or ops_by_name("reference"),
+            tokenizer,
+            template,
+            name=name,
+            kv_tokens=kv_tokens,
+            context_length=context_length,
+            max_running=max_running,
+            step_tokens=step_tokens,
+        )
+        return engine
+
+    def _build(
+        self,
+        source: WeightSource,
+        ops: Ops,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        *,
+        name: str,
+        kv_tokens: int | None,
+        context_length: int | None,
+        max_running: int,
+        step_tokens: int,
+    ) -> None:
+        config = source.config
+        context = min(context_length or config.context_length, config.context_length)
+        slots = kv_tokens or _default_slots(config, context, ops.dtype)
+        context = min(context, slots)
+        runner = ModelRunner(
+            source,
+            ops,
+            num_slots=slots,
+            max_context=context,
+            table_rows=max_running + SELECT_ROWS,
+        )
+        stats = EngineStats()
+        pool = SlotPool(slots)
+        space = KVSpace(pool, PrefixTree(pool), runner.slot_table.numpy(), spare_rows=SELECT_ROWS)
+        scheduler = Scheduler(space, max_running=max_running)
+        batcher = Batcher(
+            scheduler,
+            space,
+            runner.slot_table,
+            step_tokens=step_tokens,
+            bos=tokenizer.bos_id if tokenizer.add_bos else None,
+        )
+        generator = Generator(tokenizer, stats, context_length=context)
+        walker = Walker(generator, scheduler, space, stats, context_length=context)
+        vocabulary = Vocabulary(
+            tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode
+        )
+        self.tokenizer = tokenizer
+        self.chat_template = template
+        self.info = ModelInfo(
+            name=name,
+            architecture=config.architecture,
+            vocab_size=tokenizer.vocab_size,
+            context_length=context,
+            kv_slots=slots,
+            dtype=str(ops.dtype).removeprefix("torch."),
+            parameters=runner.parameter_count,
+        )
+        self._admission = Admission(
+            tokenizer, GrammarCompiler(vocabulary), context_length=context
+        )
+        # Tokenising and compiling grammars happen here, so that the loop only ever computes.
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="stolon-admission")
+        self._lock = threading.Lock()
+        self._pending: dict[str, bool] = {}
+        self._closed = False
+        self._loop = EngineLoop(runner, scheduler, batcher, walker, space, stats)
+
+    # EngineClient
+
+    def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
+        """Queue a request; see EngineClient. Thread-safe."""
+        submitted = time.perf_counter()
+        with self._lock:
+            if self._closed:
+                raise EngineClosed("the engine is closed")
+            if request.rid in self._pending:
+                error = InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
+                on_event(Failed.of(request.rid, error))
+                return
+            if len(self._pending) >= MAX_QUEUE:
+                full = Overloaded(f"{MAX_QUEUE} requests are being prepared", hint="retry later")
+                on_event(Failed.of(request.rid, full))
+                return
+            self._pending[request.rid] = False
+            self._workers.submit(self._prepare, request, on_event, submitted)
+
+    def abort(self, rid: str) -> None:
+        """Cancel a request; unknown ids are ignored. Thread-safe."""
+        with self._lock:
+            if self._closed:
+                return
+            if rid in self._pending:
+                self._pending[rid] = True  # still being prepared: cancelled before it is queued
+                return
+        try:
+            self._loop.post(lambda: self._loop.abort(rid))
+        except EngineClosed:
+            return
+
+    def _prepare(
+        self, request: Request, on_event: Callable[[Event], None], submitted: float
+    ) -> None:
+        try:
+            job = self._admission.prepare(request, on_event, submitted)
+        except StolonError as error:
+            self._forget(request.rid)
+            on_event(Failed.of(request.rid, error))
+            return
+        except Exception as error:
+            self._forget(request.rid)
+            failure = InternalError(f"preparing the request failed ({type(error).__name__})")
+            on_event(Failed.of(request.rid, failure))
+            return
+        try:
+            # Posted before it is forgotten, so that an abort always finds it in one of the two places.
+            self._loop.post(lambda: self._loop.add(job))
+        except EngineClosed as error:
+            on_event(Failed.of(request.rid, error))
+        if self._forget(request.rid):
+            self.abort(request.rid)
+
+    def _forget(self, rid: str) -> bool:
+        """A request left preparation. Returns whether it was aborted meanwhile."""
+        with self._lock:
+            return self._pending.pop(rid, False)
+
+    def stats(self) -> EngineStats:
+        """Counters since start and gauges of now."""
+        return self._loop.snapshot()
+
+    def flush_cache(self) -> None:
+        """Drop every cached prefix that no running request uses."""
+        self._loop.call(self._loop.flush_cache)
+
+    def check_integrity(self) -> None:
+        """Raise InternalError unless every KV slot is accounted for. For tests and idle moments."""
+        self._loop.call(self._loop.check_integrity)
+
+    def close(self) -> None:
+        """Stop. Requests that are not finished fail with EngineClosed. Closing twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._workers.shutdown(wait=True)
+        self._loop.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Generating
+
+    @overload
+    def generate(self, prompt: str, **options: Unpack[GenerateOptions]) -> Output | list[Output]: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[str], **options: Unpack[GenerateOptions]
+    ) -> list[Output] | list[list[Output]]: ...
+    @overload
+    def generate(
+        self, *, input_ids: Sequence[int], **options: Unpack[GenerateOptions]
+    ) -> Output | list[Output]: ...
+    @overload
+    def generate(
+        self, *, input_ids: Sequence[Sequence[int]], **options: Unpack[GenerateOptions]
+    ) -> list[Output] | list[list[Output]]: ...
+    def generate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Output | list[Output] | list[list[Output]]:
+        """Generate after a prompt, or after each of several.
+
+        Args:
+            prompt: text, or a list of texts. Special tokens in it are ordinary text; BOS is added where
+                the model wants one.
+            input_ids: token ids instead of text, taken as they are.
+            options: see GenerateOptions.
+
+        Returns:
+            One Output; a list of `n` with ``n > 1``; for several prompts a list of these, in order.
+
+        Raises:
+            StolonError: of the first prompt that fails.
+        """
+        requests, several = _requests(prompt, input_ids, options)
+        collectors = [self._collect(request) for request in requests]
+        try:
+            answers = [collector.future.result() for collector in collectors]
+        except BaseException:
+            for request in requests:
+                self.abort(request.rid)
+            raise
+        return _shape(answers, several=several, lists=options.get("n", 1) > 1)
+
+    async def agenerate(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Output | list[Output] | list[list[Output]]:
+        """`generate` for asyncio. Cancelling it frees the work at once."""
+        requests, several = _requests(prompt, input_ids, options)
+        collectors = [self._collect(request) for request in requests]
+        try:
+            answers = [await asyncio.wrap_future(each.future) for each in collectors]
+        except BaseException:
+            for request in requests:
+                self.abort(request.rid)
+            raise
+        return _shape(answers, several=several, lists=options.get("n", 1) > 1)
+
+    def _collect(self, request: Request) -> Collector:
+        collector = Collector(request.n, weights_version=self.info.weights_version)
+        self.submit(request, collector)
+        return collector
+
+
+def _requests(
+    prompt: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    options: GenerateOptions,
+) -> tuple[list[Request], bool]:
+    """One request a prompt, and whether there are several prompts."""
+    if prompt is not None and not isinstance(prompt, str):
+        if input_ids is not None:
+            raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
+        return [build_request(text, None, options) for text in prompt], True
+    if input_ids is not None and any(not hasattr(ids, "__index__") for ids in input_ids):
+        return [build_request(prompt, list(ids), options) for ids in input_ids], True  # type: ignore[arg-type]
+    return [build_request(prompt, input_ids, options)], False  # type: ignore[arg-type]
+
+
+def _shape(
+    answers: list[list[Output]], *, several: bool, lists: bool
+) -> Output | list[Output] | list[list[Output]]:
+    if several:
+        return answers if lists else [samples[0] for samples in answers]
+    return answers[0] if lists else answers[0][0]
+
+
+def _default_slots(config: ModelConfig, context: int, dtype: torch.dtype) -> int:
+    """About DEFAULT_KV_BYTES worth of tokens, between one eighth of a context and two contexts."""
+    per_token = KVCache.bytes_per_token(
+        config.num_layers, config.num_kv_heads, config.head_dim, dtype
+    )
+    return max(min(2 * context, DEFAULT_KV_BYTES // per_token), context // 8, 1)

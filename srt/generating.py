@@ -1,0 +1,170 @@
+"""Token by token through one generation: what may be sampled, what a grammar forces, when it ends."""
+
+from __future__ import annotations
+
+import time
+
+from stolon.constrained import Mask
+from stolon.errors import GrammarError, InternalError, StolonError
+from stolon.srt.admission import GenStep
+from stolon.srt.client import EngineStats
+from stolon.srt.output import GenOutput
+from stolon.srt.protocol import Finish, TokenLogprob
+from stolon.srt.sampling import SamplerRow
+from stolon.srt.sequence import Generation, Sequence
+from stolon.srt.tokenizer import Tokenizer
+
+
+class Generator:
+    """Advances generations. Knows tokens and grammars, not slots or events.
+
+    Args:
+        context_length: the longest sequence, in tokens; a generation that reaches it ends with `length`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stats: EngineStats, *, context_length: int) -> None:
+        self._tokenizer = tokenizer
+        self._stats = stats
+        self._context_length = context_length
+
+    def begin(self, seq: Sequence, step: GenStep) -> Finish | None:
+        """Start a generation and append what its grammar forces at once: a part of the prompt."""
+        sampling = step.gen.sampling
+        output = GenOutput(
+            self._tokenizer,
+            sampling,
+            step.stop_regexes,
+            prefix=step.prefix,
+            logprobs=step.gen.logprobs is not None,
+        )
+        seq.generation = generation = Generation(
+            step,
+            output,
+            step.grammar.start() if step.grammar is not None else None,
+            start=len(seq.tokens),
+            seen=set(seq.tokens) if sampling.repetition_penalty != 1.0 else None,
+        )
+        if sampling.max_tokens == 0:
+            return None
+        if len(seq.tokens) >= self._context_length:
+            return Finish(kind="length")
+        finish = self._force(seq, generation)
+        seq.known = len(seq.tokens)
+        return finish
+
+    def sampler_row(self, seq: Sequence, generation: Generation) -> SamplerRow | StolonError:
+        """How to draw the next token; an error if the grammar is at a dead end or broken."""
+        step = generation.step
+        sampling = step.gen.sampling
+        count = len(generation.output.token_ids)
+        mask: Mask | None = None
+        if generation.queued:
+            mask = Mask.single(generation.queued[0], self._tokenizer.vocab_size)
+        elif generation.matcher is not None:
+            mask = generation.matcher.mask()
+            if generation.matcher.error is not None:
+                return generation.matcher.error
+            if mask.count == 0:
+                return GrammarError("the grammar allows no further token", param="grammar")
+        elif step.first_mask is not None and count == 0:
+            mask = step.first_mask
+        banned: tuple[int, ...] = ()
+        if count < sampling.min_tokens:
+            banned = (*self._tokenizer.eos_ids, *sampling.stop_token_ids)
+        return SamplerRow(
+            sampling=sampling,
+            seed=step.seed,
+            sample=seq.sample,
+            position=len(seq.tokens),
+            logprobs=step.gen.logprobs,
+            mask=mask,
+            banned=banned,
+            output_counts=generation.counts,
+            seen=generation.seen,
+        )
+
+    def take(
+        self, seq: Sequence, generation: Generation, token: int, logprob: TokenLogprob | None
+    ) -> Finish | None:
+        """Accept a sampled token, and what is forced after it. Returns why the generation ends, if it does."""
+        if seq.account.first_token is None:
+            seq.account.first_token = time.perf_counter()
+        finish = self._ends_at(generation, token)
+        if finish is not None:
+            return finish
+        forced = bool(generation.queued)
+        if forced:
+            generation.queued.pop(0)
+        finish = self._append(seq, generation, token, logprob, forced=forced)
+        if finish is None and not generation.queued:
+            finish = self._force(seq, generation)
+        return finish
+
+    def _ends_at(self, generation: Generation, token: int) -> Finish | None:
+        """Whether a token ends the generation instead of belonging to it."""
+        sampling = generation.step.gen.sampling
+        if token in self._tokenizer.eos_ids and (
+            generation.matcher is not None or not sampling.ignore_eos
+        ):
+            return Finish(kind="stop", matched=token)
+        if token in sampling.stop_token_ids and (
+            len(generation.output.token_ids) >= sampling.min_tokens
+        ):
+            return Finish(kind="stop", matched=token)
+        return None
+
+    def _force(self, seq: Sequence, generation: Generation) -> Finish | None:
+        """Append the tokens that the grammar forces now; they are computed with the sampled one.
+
+        When log-probs are asked for, each is sampled alone instead, so that every row has its logits.
+        """
+        matcher = generation.matcher
+        if matcher is None:
+            return None
+        if matcher.finished:
+            return Finish(kind="stop")
+        forced = matcher.forced()
+        if generation.step.gen.logprobs is not None:
+            generation.queued = forced
+            return None
+        for token in forced:
+            finish = self._ends_at(generation, token) or self._append(
+                seq, generation, token, None, forced=True
+            )
+            if finish is not None:
+                return finish
+        return None
+
+    def _append(
+        self,
+        seq: Sequence,
+        generation: Generation,
+        token: int,
+        logprob: TokenLogprob | None,
+        *,
+        forced: bool,
+    ) -> Finish | None:
+        matcher = generation.matcher
+        if matcher is not None and not matcher.accept(token):
+            raise matcher.error or InternalError("the grammar refused a token it had allowed")
+        output = generation.output
+        seq.tokens.append(token)
+        generation.counts[token] = generation.counts.get(token, 0) + 1
+        if generation.seen is not None:
+            generation.seen.add(token)
+        if forced:
+            generation.forced += 1
+            self._stats.forced_tokens += 1
+        else:
+            self._stats.sampled_tokens += 1
+        finish = output.push(token, logprob)
+        if finish is not None:
+            return finish
+        if matcher is not None and matcher.finished:
+            return Finish(kind="stop")
+        limit = generation.step.gen.sampling.max_tokens
+        if (limit is not None and len(output.token_ids) >= limit) or (
+            len(seq.tokens) >= self._context_length
+        ):
+            return Finish(kind="length")
+        return None

@@ -1,0 +1,192 @@
+"""The engine's one loop: admit, build, forward, sample, advance. It runs in one thread and owns all state."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from stolon.errors import EngineClosed, InternalError, InvalidRequest, StolonError
+from stolon.srt.admission import Job
+from stolon.srt.batching import Batcher
+from stolon.srt.client import EngineStats
+from stolon.srt.kv_space import KVSpace
+from stolon.srt.model_runner import ModelRunner
+from stolon.srt.scheduler import Scheduler
+from stolon.srt.walker import Walker
+
+log = logging.getLogger("stolon.engine")
+
+
+class EngineLoop:
+    """Runs steps while there is work, and sleeps otherwise.
+
+    Everything but `post` and `close` belongs to the loop's thread: other threads hand it actions, which
+    run between two steps.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        batcher: Batcher,
+        walker: Walker,
+        space: KVSpace,
+        stats: EngineStats,
+    ) -> None:
+        self.stats = stats
+        self._runner = runner
+        self._scheduler = scheduler
+        self._batcher = batcher
+        self._walker = walker
+        self._space = space
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._jobs: dict[str, Job] = {}
+        self._thread = threading.Thread(target=self._run, name="stolon-engine", daemon=True)
+        self._thread.start()
+
+    # For other threads
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Run `action` in the loop's thread before the next step. Raises EngineClosed after `close`."""
+        with self._wake:
+            if self._closing:
+                raise EngineClosed("the engine is closed")
+            self._inbox.append(action)
+            self._wake.notify()
+
+    def call(self, action: Callable[[], None]) -> None:
+        """`post`, then wait until it ran. What it raises is raised here."""
+        done = threading.Event()
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                action()
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                done.set()
+
+        self.post(run)
+        done.wait()
+        if failure:
+            raise failure[0]
+
+    def close(self) -> None:
+        """Stop after the current step; what is still queued or running fails with EngineClosed."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # In the loop's thread
+
+    def add(self, job: Job) -> None:
+        """Queue an admitted job."""
+        self._jobs[job.request.rid] = job
+        self.stats.requests += 1
+        self._scheduler.add(job)
+        for seq in self._scheduler.of_job(job):
+            self._walker.start(seq)
+
+    def abort(self, rid: str) -> None:
+        """End a job's samples with what they have."""
+        job = self._jobs.pop(rid, None)
+        if job is not None:
+            for seq in self._scheduler.of_job(job):
+                self._walker.abort(seq)
+
+    def flush_cache(self) -> None:
+        self._space.tree.clear()
+
+    def check_integrity(self) -> None:
+        """Raise InternalError unless every KV slot is accounted for."""
+        self._space.check_integrity(self._scheduler.running)
+
+    def snapshot(self) -> EngineStats:
+        """Counters and gauges of now."""
+        stats = self.stats
+        stats.running = len(self._scheduler.running)
+        stats.waiting = len(self._scheduler.waiting)
+        stats.kv_slots = self._space.pool.num_slots
+        stats.kv_used = stats.kv_slots - self._space.pool.num_free
+        stats.kv_cached = self._space.tree.size
+        stats.retractions = self._scheduler.retractions
+        stats.evicted_tokens = self._space.evicted
+        return stats
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._inbox or self._closing or self._busy()):
+                    self._wake.wait()
+                actions = list(self._inbox)
+                self._inbox.clear()
+                closing = self._closing
+            for action in actions:
+                action()
+            if closing:
+                self._fail_all(EngineClosed("the engine was closed"), keep=False)
+                return
+            if self._busy():
+                self._step_guarded()
+
+    def _busy(self) -> bool:
+        return bool(self._scheduler.running or self._scheduler.waiting)
+
+    def _step_guarded(self) -> None:
+        """One step behind the fault barrier: whatever happens, the loop goes on (promise P3)."""
+        try:
+            self._step()
+        except Exception as error:
+            log.exception("a step failed")
+            kind = "out of memory" if isinstance(error, MemoryError) else type(error).__name__
+            self._fail_all(InternalError(f"a step of the engine failed ({kind})"), keep=False)
+
+    def _step(self) -> None:
+        begun = time.perf_counter()
+        if not self._scheduler.running:
+            self._scheduler.wake()
+        self._scheduler.admit()
+        plan = self._batcher.plan()
+        for seq in plan.stuck:
+            self._walker.fail(
+                seq,
+                InvalidRequest(
+                    f"a sequence of {len(seq.tokens)} tokens needs more KV slots than the pool has",
+                    hint="start the engine with more kv_tokens",
+                ),
+            )
+        if plan.batch is None:
+            if not plan.stuck:
+                raise InternalError("a step had nothing to compute")
+            return
+        forward = time.perf_counter()
+        logits = self._runner.forward(plan.batch)
+        self.stats.forward_time += time.perf_counter() - forward
+        self._walker.apply(plan, logits)
+        self.stats.steps += 1
+        self.stats.step_time += time.perf_counter() - begun
+        self._forget_finished()
+
+    def _forget_finished(self) -> None:
+        if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
+            alive = {
+                seq.job.request.rid
+                for seq in (*self._scheduler.running, *self._scheduler.waiting)
+            }
+            self._jobs = {rid: job for rid, job in self._jobs.items() if rid in alive}
+
+    def _fail_all(self, error: StolonError, *, keep: bool) -> None:
+        for job in list(self._jobs.values()):
+            for seq in self._scheduler.of_job(job)[:1]:
+                self._walker.fail(seq, error, keep=keep)
+        self._jobs.clear()
+
+

@@ -1,0 +1,89 @@
+"""A loaded model with its KV cache: one step in, logits out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stolon.kernels import Ops, RaggedBatch
+from stolon.radix import KVCache
+from stolon.srt.models.config import ModelConfig
+from stolon.srt.models.registry import load_model
+from stolon.srt.weights import WeightSource
+
+
+class ModelRunner:
+    """Owns the weights, the KV cache and the slot table.
+
+    Args:
+        source: opened model; may be closed afterwards.
+        ops: op table that computes.
+        num_slots: tokens that the KV cache holds.
+        max_context: longest sequence, at most the model's own context length.
+        table_rows: sequences that may have a row in the slot table at once.
+
+    Attributes:
+        config: of the model.
+        kv: the cache, of dtype `ops.dtype`.
+        slot_table: int64 ``[table_rows, max_context]``, KV slots by position. The scheduler writes
+            it; steps read it through their batch.
+        parameter_count: numbers in the model's tensors.
+        weight_bytes: what those take in `ops.dtype`; a tied embedding counts once.
+        kv_bytes: what a full cache takes.
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        ops: Ops,
+        *,
+        num_slots: int,
+        max_context: int,
+        table_rows: int = 256,
+    ) -> None:
+        config = source.config
+        self.config: ModelConfig = config
+        self.ops = ops
+        self.max_context = min(max_context, config.context_length)
+        counted = _CountingSource(source)
+        with torch.inference_mode():
+            self._model = load_model(counted, ops, max_context=self.max_context)
+        # Not inference tensors: others write to them outside of inference mode.
+        self.kv = KVCache(
+            config.num_layers, num_slots, config.num_kv_heads, config.head_dim, ops.dtype
+        )
+        self.slot_table = torch.zeros(table_rows, self.max_context, dtype=torch.int64)
+        self.parameter_count = counted.parameters
+        self.weight_bytes = counted.parameters * ops.dtype.itemsize
+        self.kv_bytes = num_slots * KVCache.bytes_per_token(
+            config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype
+        )
+
+    @torch.inference_mode()
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """Run one step. Returns float32 ``[S, vocab]``, S = len(batch.output_rows) (may be 0)."""
+        return self._model.forward(batch, self.kv.k, self.kv.v)
+
+
+class _CountingSource:
+    """A source that counts the parameters taken from it."""
+
+    def __init__(self, source: WeightSource) -> None:
+        self._source = source
+        self.parameters = 0
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._source.config
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self._source.names
+
+    def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
+        tensor = self._source.tensor(name, dtype)
+        self.parameters += tensor.numel()
+        return tensor
+
+    def close(self) -> None:
+        self._source.close()

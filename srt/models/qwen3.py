@@ -1,0 +1,32 @@
+"""Qwen3 (arXiv 2505.09388): Llama with RMSNorm on every head of queries and keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stolon.kernels import Ops
+from stolon.srt.models.config import ModelConfig
+from stolon.srt.models.llama import Attention, DecoderLayer, Llama, Weights
+
+
+class NormedHeads(Attention):
+    """Attention whose queries and keys are normalised head by head before rotation."""
+
+    def __init__(self, config: ModelConfig, index: int, weights: Weights, ops: Ops) -> None:
+        super().__init__(config, index, weights, ops)
+        self.eps = config.norm_eps
+        q = self.order(weights("self_attn.q_norm.weight")).expand(config.num_heads, -1)
+        k = self.order(weights("self_attn.k_norm.weight")).expand(config.num_kv_heads, -1)
+        self.head_norm = ops.pack_norm(torch.cat((q, k)))
+
+    def normalize(self, heads: Tensor) -> Tensor:
+        return self.ops.rms_norm(heads, self.head_norm, self.eps)
+
+
+class Qwen3Layer(DecoderLayer):
+    attention_kind = NormedHeads
+
+
+class Qwen3(Llama):
+    layer_kind = Qwen3Layer

@@ -1,0 +1,102 @@
+"""Log-probabilities (natural log) of tokens, from logits that nobody has touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from stolon.errors import InternalError
+from stolon.srt.protocol import Sampling, TokenLogprob
+
+from .filters import Candidates, best, block_sums, exp_weights
+from .params import Floats, Ids
+
+
+def to_rows(logits: Tensor) -> Floats:
+    """Logits ``[B, V]`` as a numpy array on the host; shares memory with float32 CPU tensors."""
+    rows: Floats = logits.detach().float().cpu().contiguous().numpy()
+    return rows
+
+
+def require_finite(top: float) -> None:
+    """Raise InternalError if a row whose maximum is `top` can't be sampled from.
+
+    A NaN anywhere makes the maximum NaN.
+    """
+    if math.isnan(top):
+        raise InternalError("the model gave a NaN logit")
+    if math.isinf(top):
+        raise InternalError(
+            "the model gave an infinite logit" if top > 0 else "no allowed token has a finite logit"
+        )
+
+
+def from_logits(logits: Floats, token: int, *, top: int, temperature: float) -> TokenLogprob:
+    """Log-softmax of ``logits / temperature`` (one row) at `token`, and the `top` best of it."""
+    peak = float(logits.max())
+    require_finite(peak)
+    inverse = 1.0 / temperature
+    log_total = math.log(float(block_sums(exp_weights(logits, peak, inverse)).sum()))
+
+    def at(place: int) -> float:
+        return (float(logits[place]) - peak) * inverse - log_total
+
+    chosen = at(token)
+    return TokenLogprob(
+        token,
+        chosen if chosen > -math.inf else None,
+        [(int(i), at(int(i))) for i in best(logits, peak, top)] if top else [],
+    )
+
+
+def from_candidates(
+    found: Candidates,
+    place: int,
+    ids: Ids | None,
+    logits: Floats,
+    sampling: Sampling,
+    top: int,
+) -> TokenLogprob:
+    """Log-probs of the distribution that was drawn from.
+
+    Args:
+        found: the distribution over places of `logits`.
+        place: where in `logits` the chosen token stands.
+        ids: token id of each place; None when places are ids.
+        logits: after penalties and mask.
+        top: number of alternatives.
+    """
+    peak = float(logits.max())
+    inverse = 1.0 / sampling.temperature
+    log_total = math.log(found.total)
+
+    def entry(at: int) -> tuple[int, float]:
+        value = (float(logits[at]) - peak) * inverse - log_total
+        return int(at if ids is None else ids[at]), value
+
+    if not top:
+        ranked: list[int] = []
+    elif found.index is None:
+        ranked = best(logits, peak, top).tolist()
+    else:
+        order = np.argsort(-logits[found.index], kind="stable")[:top]
+        ranked = found.index[order].tolist()
+    token, value = entry(place)
+    return TokenLogprob(token, value, [entry(at) for at in ranked])
+
+
+def token_logprobs(logits: Tensor, tokens: Sequence[int], *, top: int = 0) -> list[TokenLogprob]:
+    """Score known tokens: row i of ``[S, V]`` predicts ``tokens[i]``. For prompts and selections.
+
+    Raises InternalError if a row holds a NaN or nothing finite.
+    """
+    rows = to_rows(logits)
+    if len(rows) != len(tokens):
+        raise InternalError(f"{len(tokens)} tokens to score with {len(rows)} rows of logits")
+    return [
+        from_logits(row, token, top=top, temperature=1.0)
+        for row, token in zip(rows, tokens, strict=True)
+    ]

@@ -1,0 +1,106 @@
+"""From logits to tokens.
+
+The order of processing, per row::
+
+    raw logits
+      -> repetition penalty -> frequency, presence penalty -> logit bias     penalties.adjust
+      -> mask of the grammar, bans until min_tokens                          penalties.restrict
+      -> temperature -> top-k -> top-p -> min-p                              filters.candidates
+      -> inverse CDF at uniform(seed, sample, position), ids ascending       filters.draw
+
+Temperature 0 takes the best token after the mask, the lowest id among equals.
+
+Every row is computed alone, from its own numbers, in an order that nothing else decides: the batch
+it stands in can't change a bit of its result. Rows are numpy views, because numpy's vector loops
+are faster here than starting a parallel operation over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from stolon.errors import InternalError, StolonError
+from stolon.srt.protocol import LogprobSpec, Sampling, TokenLogprob
+
+from .filters import Candidates, candidates, draw
+from .logprobs import from_candidates, from_logits, require_finite, to_rows
+from .params import Floats, Ids, Sampled, SamplerRow
+from .penalties import adjust, restrict
+from .rng import uniform
+
+# Colder than this is greedy: any other token's weight would underflow anyhow.
+GREEDY_BELOW = 1e-5
+
+
+def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled | StolonError]:
+    """Choose one token a row.
+
+    Args:
+        logits: float32 ``[B, V]``; not changed.
+        rows: B of them.
+
+    Returns:
+        For each row its token, or the error that row alone failed with: NaN or infinite logits, or
+        a mask that leaves nothing.
+    """
+    if logits.ndim != 2 or logits.shape[0] != len(rows):
+        raise InternalError(f"{len(rows)} rows to sample from logits {tuple(logits.shape)}")
+    results: list[Sampled | StolonError] = []
+    for values, row in zip(to_rows(logits), rows, strict=True):
+        try:
+            results.append(_sample_row(values, row))
+        except StolonError as error:
+            results.append(error)
+        except Exception as error:
+            # A fault in one row, such as an id outside the vocabulary, must not reach its
+            # neighbours.
+            failure = InternalError(f"sampling failed: {error!r}")
+            failure.__cause__ = error
+            results.append(failure)
+    return results
+
+
+def _sample_row(raw: Floats, row: SamplerRow) -> Sampled:
+    adjusted = adjust(raw, row)
+    ids, logits = restrict(adjusted, row)
+    if len(logits) == 0:
+        raise InternalError("the grammar allows no token")
+    if logits is not raw:
+        # The mask may hide a NaN; a row that holds one is broken whatever was allowed.
+        require_finite(float(raw.max()))
+    sampling = row.sampling
+    if sampling.temperature < GREEDY_BELOW or len(logits) == 1:
+        found, place = None, int(logits.argmax())
+        require_finite(float(logits[place]))
+    else:
+        top = float(logits.max())
+        require_finite(top)
+        found = candidates(logits, top, sampling)
+        drawn = draw(found.weights, uniform(row.seed, row.sample, row.position))
+        place = drawn if found.index is None else int(found.index[drawn])
+    token = place if ids is None else int(ids[place])
+    if row.logprobs is None:
+        return Sampled(token)
+    return Sampled(token, _report(raw, token, row.logprobs, found, place, ids, logits, sampling))
+
+
+def _report(
+    raw: Floats,
+    token: int,
+    spec: LogprobSpec,
+    found: Candidates | None,
+    place: int,
+    ids: Ids | None,
+    logits: Floats,
+    sampling: Sampling,
+) -> TokenLogprob:
+    """The log-prob that `spec` asks for; `found` is None when there was no choice."""
+    if spec.mode == "processed":
+        if found is None:
+            return TokenLogprob(token, 0.0, [(token, 0.0)] if spec.top else [])
+        return from_candidates(found, place, ids, logits, sampling, spec.top)
+    cold = sampling.temperature < GREEDY_BELOW
+    temperature = 1.0 if spec.mode == "raw" or cold else sampling.temperature
+    return from_logits(raw, token, top=spec.top, temperature=temperature)

@@ -1,0 +1,121 @@
+"""One sample of a request on its way through the block: its tokens, its KV, and the step it is at."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from stolon.constrained import Matcher
+from stolon.radix import Node
+from stolon.srt.admission import GenStep, Job, Known, SelectStep, Step
+from stolon.srt.output import GenOutput
+from stolon.srt.protocol import TokenLogprob, Usage
+from stolon.srt.selecting import Selection
+
+
+@dataclass(slots=True)
+class Account:
+    """Where the tokens and the time of the current segment went so far."""
+
+    started: float
+    prompt_tokens: int = 0
+    cached: int = 0
+    computed: int = 0
+    queue_time: float = 0.0
+    first_token: float | None = None
+
+    def usage(self, *, forced: int, sampled: int, retractions: int) -> Usage:
+        now = time.perf_counter()
+        first = self.first_token if self.first_token is not None else now
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached,
+            computed_tokens=self.computed,
+            forced_tokens=forced,
+            sampled_tokens=sampled,
+            queue_time=self.queue_time,
+            prefill_time=max(0.0, first - self.started - self.queue_time),
+            decode_time=max(0.0, now - first),
+            retractions=retractions,
+        )
+
+
+@dataclass(slots=True)
+class Generation:
+    """A GenStep under way."""
+
+    step: GenStep
+    output: GenOutput
+    matcher: Matcher | None
+    start: int
+    """Position of its first token in the sequence."""
+    seen: set[int] | None
+    """Tokens of prompt and output, for the repetition penalty; None when that is off."""
+    forced: int = 0
+    counts: dict[int, int] = field(default_factory=dict)
+    queued: list[int] = field(default_factory=list)
+    """Forced tokens that are taken one step at a time, because their log-probs were asked for."""
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """A branch on its way through the engine.
+
+    Invariants: the keys and values of ``tokens[:computed]`` are in the slots that the table row names;
+    the first `tree_len` of those slots belong to the prefix tree and are leased through `node`, the others
+    to this sequence; ``computed <= len(tokens)``.
+
+    Attributes:
+        known: number of leading tokens that are literals or settled generations: they are prefilled in
+            chunks, and their KV is given to the tree once complete.
+    """
+
+    job: Job
+    sample: int
+    tokens: list[int]
+    cursor: int = 0
+    computed: int = 0
+    tree_len: int = 0
+    node: Node | None = None
+    row: int = -1
+    known: int = 0
+    shared: bool = False
+    waited: int = 0
+    retractions: int = 0
+    prompt_len: int = 0
+    prompt_cached: int = 0
+    counted: int = 0
+    account: Account = field(default_factory=lambda: Account(time.perf_counter()))
+    generation: Generation | None = None
+    selection: Selection | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        """Tokens whose keys and values are still to be computed."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def prefilling(self) -> bool:
+        """Known tokens are still being computed, so siblings may be waiting for them."""
+        return self.computed < self.known
+
+    @property
+    def step(self) -> Step | None:
+        """The step the sequence is at; None at the end of the block."""
+        return self.job.steps[self.cursor] if self.cursor < len(self.job.steps) else None
+
+    def enter_known(self) -> None:
+        """Append the literals at the cursor, so that a Gen, a Select or the end comes next."""
+        while isinstance(step := self.step, Known):
+            self.tokens.extend(step.ids)
+            self.cursor += 1
+        self.known = len(self.tokens)
+
+    @property
+    def at_gen(self) -> GenStep | None:
+        return step if isinstance(step := self.step, GenStep) else None
+
+    @property
+    def at_select(self) -> SelectStep | None:
+        return step if isinstance(step := self.step, SelectStep) else None

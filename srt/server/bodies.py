@@ -1,0 +1,101 @@
+"""Request bodies: read under a size cap, checked for nesting, decoded into typed structs.
+
+msgspec refuses NaN, numbers out of range, lone surrogates and bytes that are not UTF-8; its
+messages name the type and the path of the fault, never the value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import anyio.to_thread
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from stolon.errors import InvalidRequest
+from stolon.srt.server.errors import HTTPFailure
+from stolon.srt.server.limits import ServerLimits
+
+T = TypeVar("T")
+
+_INLINE_BYTES = 64 * 1024  # larger bodies are decoded in a worker thread
+# The closing quote is optional and the quantifiers possessive, so a string is scanned once whatever
+# it holds.
+_BRACKETS = re.compile(rb'[\[{]|[\]}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_PATH = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
+
+
+async def read_body(request: Request, limits: ServerLimits) -> bytes:
+    """The whole body. Raises HTTPFailure 413 as soon as it is known to be too large."""
+    too_large = HTTPFailure(
+        413,
+        "request_too_large",
+        f"The request body is larger than {limits.max_body_bytes} bytes.",
+        headers={"connection": "close"},
+    )
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > limits.max_body_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limits.max_body_bytes:
+                raise too_large
+    except ClientDisconnect:
+        raise HTTPFailure(400, "client_disconnected", "The request body is incomplete.") from None
+    return bytes(body)
+
+
+async def parse_body(body: bytes, kind: type[T], limits: ServerLimits) -> T:
+    """Decode a JSON body as `kind`. Raises InvalidRequest with the field's path as param."""
+    if len(body) <= _INLINE_BYTES:
+        return decode(body, kind, limits)
+    return await anyio.to_thread.run_sync(decode, body, kind, limits)
+
+
+def decode(body: bytes, kind: type[T], limits: ServerLimits) -> T:
+    """The synchronous part of `parse_body`."""
+    if not body.strip():
+        raise InvalidRequest("the request has no body; a JSON object is expected")
+    _check_nesting(body, limits)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message, param = _split(str(error))
+        raise InvalidRequest(message, param=param) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        raise InvalidRequest("the request body is not valid JSON") from None
+
+
+def _check_nesting(body: bytes, limits: ServerLimits) -> None:
+    openers = body.count(b"[") + body.count(b"{")
+    if openers <= limits.max_json_depth:
+        return
+    depth = containers = 0
+    for match in _BRACKETS.finditer(body):
+        char = body[match.start()]
+        if char in b"[{":
+            depth += 1
+            containers += 1
+            if depth > limits.max_json_depth:
+                raise InvalidRequest(f"the JSON is nested deeper than {limits.max_json_depth}")
+            if containers > limits.max_json_containers:
+                raise InvalidRequest(
+                    f"the JSON has more than {limits.max_json_containers} arrays and objects"
+                )
+        elif char in b"]}":
+            depth -= 1
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """msgspec's ``message - at `$.a.b``` as (message, ``a.b``)."""
+    match = _PATH.match(text)
+    message, param = (match[1], match[2] or None) if match else (text, None)
+    if param is None and (unknown := re.search(r"field `([^`]{1,64})`", message)):
+        param = unknown[1]
+    if param is not None:
+        message = f"{param}: {message}" if match else message
+        param = param[:128]
+    return message, param

@@ -1,0 +1,160 @@
+"""The dialects in which clients ask for constrained output, all mapped to one GrammarSpec.
+
+``response_format`` (OpenAI), ``structured_outputs`` and ``guided_*`` (vLLM, guidance, outlines),
+top-level ``regex``, ``ebnf`` and ``json_schema`` (SGLang, outlines).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stolon.constrained import GrammarSpec
+from stolon.errors import InvalidRequest
+from stolon.srt.protocol import MAX_CHOICES
+
+Whitespace = Literal["compact", "pep"]
+
+
+class JSONSchemaFormat(msgspec.Struct, kw_only=True):
+    name: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: str
+    json_schema: JSONSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True):
+    json: Any = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class ConstraintFields(msgspec.Struct, kw_only=True):
+    """The fields of a request body that constrain its output."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    json_schema: Any = None
+    regex: str | None = None
+    ebnf: str | None = None
+
+    def grammar(self) -> GrammarSpec | None:
+        """The one constraint of the request.
+
+        Raises InvalidRequest if there are two different ones.
+        """
+        found: dict[str, GrammarSpec] = {}
+        if self.response_format is not None:
+            spec = _of_response_format(self.response_format)
+            if spec is not None:
+                found["response_format"] = spec
+        if self.structured_outputs is not None:
+            found["structured_outputs"] = _of_structured_outputs(self.structured_outputs)
+        if self.guided_json is not None:
+            found["guided_json"] = schema_spec(self.guided_json, "guided_json")
+        if self.guided_regex is not None:
+            found["guided_regex"] = GrammarSpec(kind="regex", text=self.guided_regex)
+        if self.guided_choice is not None:
+            found["guided_choice"] = choice_spec(self.guided_choice, "guided_choice")
+        if self.guided_grammar is not None:
+            found["guided_grammar"] = grammar_spec(self.guided_grammar)
+        if self.json_schema is not None:
+            found["json_schema"] = schema_spec(self.json_schema, "json_schema")
+        if self.regex is not None:
+            found["regex"] = GrammarSpec(kind="regex", text=self.regex)
+        if self.ebnf is not None:
+            found["ebnf"] = GrammarSpec(kind="ebnf", text=self.ebnf)
+        return only(found)
+
+
+def only(found: dict[str, GrammarSpec]) -> GrammarSpec | None:
+    """The single spec among `found` (field name to spec); the same one under two names is fine."""
+    specs = list(found.values())
+    if any(spec != specs[0] for spec in specs):
+        names = ", ".join(found)
+        raise InvalidRequest(
+            f"only one output constraint can hold; the request has {names}", param=next(iter(found))
+        )
+    return specs[0] if specs else None
+
+
+def schema_spec(schema: Any, param: str, whitespace: Whitespace = "pep") -> GrammarSpec:
+    """A JSON Schema given as an object, or as JSON text of one. Key order is kept."""
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise InvalidRequest(f"{param} is not valid JSON", param=param) from None
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequest(f"{param} must be a JSON Schema: an object", param=param)
+    return GrammarSpec(
+        kind="json_schema", text=msgspec.json.encode(schema).decode(), whitespace=whitespace
+    )
+
+
+def choice_spec(choices: list[str], param: str) -> GrammarSpec:
+    if not 0 < len(choices) <= MAX_CHOICES:
+        raise InvalidRequest(f"{param} takes 1 to {MAX_CHOICES} strings", param=param)
+    return GrammarSpec(kind="choice", text=msgspec.json.encode(choices).decode())
+
+
+def grammar_spec(text: str) -> GrammarSpec:
+    """Clients send Lark and EBNF under the same name; only EBNF rules are written with ``::=``."""
+    return GrammarSpec(kind="ebnf" if "::=" in text else "lark", text=text)
+
+
+def _of_response_format(form: ResponseFormat) -> GrammarSpec | None:
+    match form.type:
+        case "text":
+            return None
+        case "json_object":
+            return GrammarSpec(kind="json_object")
+        case "json_schema":
+            if form.json_schema is None or form.json_schema.schema is None:
+                param = "response_format.json_schema"
+                raise InvalidRequest(f"{param} must hold a schema", param=param)
+            return schema_spec(form.json_schema.schema, "response_format.json_schema.schema")
+        case _:
+            raise InvalidRequest(
+                "response_format.type must be text, json_object or json_schema",
+                param="response_format.type",
+            )
+
+
+def _of_structured_outputs(form: StructuredOutputs) -> GrammarSpec:
+    at = "structured_outputs"
+    for name in ("structural_tag", "whitespace_pattern"):
+        if getattr(form, name) is not None:
+            raise InvalidRequest(f"{at}.{name} is not supported yet", param=f"{at}.{name}")
+    whitespace: Whitespace = "compact" if form.disable_any_whitespace else "pep"
+    found: dict[str, GrammarSpec] = {}
+    if form.json is not None:
+        found[f"{at}.json"] = schema_spec(form.json, f"{at}.json", whitespace)
+    if form.regex is not None:
+        found[f"{at}.regex"] = GrammarSpec(kind="regex", text=form.regex)
+    if form.choice is not None:
+        found[f"{at}.choice"] = choice_spec(form.choice, f"{at}.choice")
+    if form.grammar is not None:
+        found[f"{at}.grammar"] = grammar_spec(form.grammar)
+    if form.json_object:
+        found[f"{at}.json_object"] = GrammarSpec(kind="json_object", whitespace=whitespace)
+    spec = only(found)
+    if spec is None:
+        raise InvalidRequest(
+            f"{at} needs one of json, regex, choice, grammar, json_object", param=at
+        )
+    return spec

@@ -1,0 +1,384 @@
+"""POST /generate: tokens or text in, tokens and text out, in SGLang's shape.
+
+Unknown fields are refused.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import Response
+
+from stolon.constrained import GrammarSpec
+from stolon.errors import InvalidRequest
+from stolon.srt.protocol import (
+    MAX_SAMPLES,
+    MAX_TOP_LOGPROBS,
+    Delta,
+    Event,
+    Finish,
+    Gen,
+    GenResult,
+    LogprobSpec,
+    PromptDone,
+    PromptLogprobs,
+    Request,
+    SampleDone,
+    Sampling,
+    Segment,
+    SegmentDone,
+    TokenLogprob,
+)
+from stolon.srt.server.constraints import only, schema_spec
+from stolon.srt.server.context import ServerContext, new_id
+from stolon.srt.server.logprobs import alternatives, finite
+from stolon.srt.server.openai_schemas import MAX_SALT_CHARS, bias_of, seed_of, strings
+from stolon.srt.server.outcomes import Outcome
+
+DEFAULT_MAX_NEW_TOKENS = 128
+
+_RID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``sampling_params``, with SGLang's names and defaults."""
+
+    max_new_tokens: int | None = DEFAULT_MAX_NEW_TOKENS
+    min_new_tokens: int | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    stop_regex: str | list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None  # our decoding never adds or drops a blank
+    no_stop_trim: bool | None = None
+    json_schema: Any = None
+    regex: str | None = None
+    ebnf: str | None = None
+    logit_bias: dict[str, float] | None = None
+    sampling_seed: int | None = None
+
+    def samples(self) -> int:
+        n = 1 if self.n is None else self.n
+        if not 1 <= n <= MAX_SAMPLES:
+            raise InvalidRequest(
+                f"n must be between 1 and {MAX_SAMPLES}", param="sampling_params.n"
+            )
+        return n
+
+    def sampling(self, vocab_size: int) -> Sampling:
+        """The same in the engine's terms, validated."""
+        given = {
+            "min_tokens": self.min_new_tokens,
+            "temperature": self.temperature,
+            "top_k": 0 if self.top_k == -1 else self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "ignore_eos": self.ignore_eos,
+            "include_stop": self.no_stop_trim,
+            "skip_special_tokens": self.skip_special_tokens,
+        }
+        arguments: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+        sampling = Sampling(
+            max_tokens=self.max_new_tokens,
+            logit_bias=bias_of(self.logit_bias),
+            stop=strings(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            stop_regex=strings(self.stop_regex),
+            seed=seed_of(self.sampling_seed),
+            **arguments,
+        )
+        sampling.validate(vocab_size)
+        return sampling
+
+    def grammar(self) -> GrammarSpec | None:
+        at = "sampling_params"
+        found: dict[str, GrammarSpec] = {}
+        if self.json_schema is not None:
+            found[f"{at}.json_schema"] = schema_spec(self.json_schema, f"{at}.json_schema")
+        if self.regex is not None:
+            found[f"{at}.regex"] = GrammarSpec(kind="regex", text=self.regex)
+        if self.ebnf is not None:
+            found[f"{at}.ebnf"] = GrammarSpec(kind="ebnf", text=self.ebnf)
+        return only(found)
+
+
+class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /generate. Exactly one of `text` and `input_ids`."""
+
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    sampling_params: NativeSampling | None = None
+    rid: str | list[str] | None = None
+    stream: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    return_text_in_logprobs: bool | None = None
+    return_prompt_token_ids: bool | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    priority: int | None = None
+
+
+def native_routes(server: ServerContext) -> APIRouter:
+    router = APIRouter()
+
+    @router.api_route("/generate", methods=["POST", "PUT"])
+    async def generate(request: HTTPRequest) -> Response:
+        return server.answer(request, GenerateBody, lambda body: GenerateJob(server, body))
+
+    return router
+
+
+@dataclass(slots=True)
+class _Sample:
+    """What is known of one sample so far; text and ids are cumulative."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    result: GenResult | None = None
+    done: SampleDone | None = None
+
+
+class GenerateJob:
+    """A native generation. Sequence `index` is prompt x n + sample."""
+
+    def __init__(self, server: ServerContext, body: GenerateBody) -> None:
+        self._server = server
+        self._body = body
+        self._params = body.sampling_params or NativeSampling()
+        self._n = self._params.samples()
+        self._start = time.monotonic()
+        self._samples: dict[tuple[int, int], _Sample] = {}
+        self._prompts: dict[int, PromptDone] = {}
+        self.stream = bool(body.stream)
+        inputs, self._batch = self._inputs()
+        rids = self._rids(len(inputs))
+        self.requests = self._requests(inputs, rids)
+
+    def whole(self, outcomes: list[Outcome]) -> object:
+        objects = []
+        for index, outcome in enumerate(outcomes):
+            if outcome.prompt is not None:
+                self._prompts[index] = outcome.prompt
+            for number, sample in enumerate(outcome.samples):
+                result = sample.result
+                state = _Sample(
+                    result.text, result.token_ids, result.logprobs or [], result, sample.done
+                )
+                objects.append(self._object(index, number, state))
+        return objects if self._many else objects[0]
+
+    def chunks(self, index: int, event: Event) -> Iterator[object]:
+        match event:
+            case PromptDone():
+                self._prompts[index] = event
+            case Delta():
+                state = self._state(index, event.sample)
+                state.text += event.text
+                state.ids += event.token_ids
+                state.logprobs += event.logprobs or []
+                yield self._chunk(index, event.sample, state)
+            case SegmentDone(result=GenResult() as result):
+                state = self._state(index, event.sample)
+                state.text, state.ids, state.result = result.text, result.token_ids, result
+                state.logprobs = result.logprobs or []
+            case SampleDone():
+                state = self._state(index, event.sample)
+                state.done = event
+                yield self._chunk(index, event.sample, state)
+
+    def closing(self) -> Iterator[object]:
+        return iter(())
+
+    @property
+    def _many(self) -> bool:
+        return self._batch or self._n > 1
+
+    def _inputs(self) -> tuple[list[list[Segment]], bool]:
+        """One list of prompt segments per prompt, and whether the body is a batch."""
+        body, prompts = self._body, self._server.prompts
+        if (body.text is None) == (body.input_ids is None):
+            raise InvalidRequest("give exactly one of text and input_ids", param="text")
+        if body.text is not None:
+            texts = [body.text] if isinstance(body.text, str) else body.text
+            self._check_count(len(texts), "text")
+            return [prompts.text(text, "text") for text in texts], not isinstance(body.text, str)
+        given = body.input_ids or []
+        rows = [row for row in given if isinstance(row, list)]
+        if rows and len(rows) != len(given):
+            raise InvalidRequest("input_ids mixes ids and lists of ids", param="input_ids")
+        batch = bool(rows)
+        if not batch:
+            rows = [[token for token in given if isinstance(token, int)]]
+        self._check_count(len(rows), "input_ids")
+        return [prompts.ids(row, "input_ids") for row in rows], batch
+
+    def _check_count(self, count: int, param: str) -> None:
+        limits = self._server.limits
+        if not 0 < count <= limits.max_prompts:
+            raise InvalidRequest(f"{param} takes 1 to {limits.max_prompts} prompts", param=param)
+        if count * self._n > limits.max_sequences:
+            raise InvalidRequest(
+                f"prompts times n is above {limits.max_sequences}", param="sampling_params.n"
+            )
+
+    def _rids(self, count: int) -> list[str]:
+        given = self._body.rid
+        if given is None:
+            base = new_id("")
+            return [base if count == 1 else f"{base}-{i}" for i in range(count)]
+        rids = [given] if isinstance(given, str) else given
+        if len(rids) != count or len(set(rids)) != count:
+            raise InvalidRequest("rid needs one distinct id per prompt", param="rid")
+        if not all(_RID.fullmatch(rid) for rid in rids):
+            raise InvalidRequest("rid has 1 to 128 letters, digits or any of . _ : -", param="rid")
+        return rids
+
+    def _requests(self, inputs: list[list[Segment]], rids: list[str]) -> list[Request]:
+        body = self._body
+        top = body.top_logprobs_num or 0
+        start = body.logprob_start_len
+        if not 0 <= top <= MAX_TOP_LOGPROBS:
+            raise InvalidRequest(
+                f"top_logprobs_num must be between 0 and {MAX_TOP_LOGPROBS}",
+                param="top_logprobs_num",
+            )
+        if start is not None and not -1 <= start < 2**31:
+            raise InvalidRequest("logprob_start_len is out of range", param="logprob_start_len")
+        if (body.cache_salt or "") and (body.extra_key or ""):
+            raise InvalidRequest("give one of cache_salt and extra_key", param="extra_key")
+        salt = body.cache_salt or body.extra_key or ""
+        if len(salt) > MAX_SALT_CHARS:
+            raise InvalidRequest(
+                f"cache_salt has at most {MAX_SALT_CHARS} characters", param="cache_salt"
+            )
+        priority = body.priority or 0
+        if abs(priority) >= 2**31:
+            raise InvalidRequest("priority is out of range", param="priority")
+        # -1, SGLang's default, is the end of the prompt: no log-probs of the input.
+        scored = bool(body.return_logprob) and start is not None and start >= 0
+        gen = Gen(
+            sampling=self._params.sampling(self._server.prompts.vocab_size),
+            grammar=self._params.grammar(),
+            logprobs=LogprobSpec(top=top) if body.return_logprob else None,
+        )
+        return [
+            Request(
+                rid=rid,
+                segments=[*segments, gen],
+                n=self._n,
+                stream=self.stream,
+                salt=salt,
+                prompt_logprobs=PromptLogprobs(start=start or 0, top=top) if scored else None,
+                priority=priority,
+            )
+            for rid, segments in zip(rids, inputs, strict=True)
+        ]
+
+    def _state(self, index: int, sample: int) -> _Sample:
+        return self._samples.setdefault((index, sample), _Sample())
+
+    def _chunk(self, index: int, sample: int, state: _Sample) -> dict[str, object]:
+        chunk = self._object(index, sample, state)
+        if self._many:
+            chunk["index"] = index * self._n + sample
+        return chunk
+
+    def _object(self, index: int, sample: int, state: _Sample) -> dict[str, object]:
+        answer: dict[str, object] = {
+            "text": state.text,
+            "output_ids": state.ids,
+            "meta_info": self._meta(index, sample, state),
+        }
+        if self._body.return_prompt_token_ids and state.done is not None:
+            answer["prompt_token_ids"] = state.done.token_ids[: state.done.prompt_tokens]
+        return answer
+
+    def _meta(self, index: int, sample: int, state: _Sample) -> dict[str, object]:
+        rid = self.requests[index].rid
+        meta: dict[str, object] = {
+            "id": rid if self._n == 1 else f"{rid}-{sample}",
+            "finish_reason": None,
+            "completion_tokens": len(state.ids),
+            "weight_version": self._server.client.info.weights_version,
+        }
+        if state.done is not None:
+            meta["prompt_tokens"] = state.done.prompt_tokens
+            meta["cached_tokens"] = state.done.cached_tokens
+            meta["e2e_latency"] = time.monotonic() - self._start
+        if state.result is not None:
+            usage = state.result.usage
+            meta["finish_reason"] = finish_reason(state.result.finish, len(state.ids))
+            meta["completion_tokens"] = usage.completion_tokens
+            meta["num_retractions"] = usage.retractions
+            meta["queue_time"] = usage.queue_time
+            meta["prefill_time"] = usage.prefill_time
+            meta["decode_time"] = usage.decode_time
+        if self._body.return_logprob:
+            self._add_logprobs(meta, index, state)
+        return meta
+
+    def _add_logprobs(self, meta: dict[str, object], index: int, state: _Sample) -> None:
+        tops = bool(self._body.top_logprobs_num)
+        prompt = self._prompts.get(index)
+        meta["output_token_logprobs"] = [self._triple(e.token, e.logprob) for e in state.logprobs]
+        meta["output_token_logprobs_length"] = len(state.logprobs)
+        if tops:
+            meta["output_top_logprobs"] = [self._top(entry) for entry in state.logprobs]
+        if prompt is not None:
+            meta["input_token_logprobs"] = [
+                self._triple(e.token, e.logprob) for e in prompt.logprobs
+            ]
+            if tops:
+                meta["input_top_logprobs"] = [self._top(entry) for entry in prompt.logprobs]
+
+    def _triple(self, token: int, logprob: float | None) -> tuple[float | None, int, str | None]:
+        with_text = bool(self._body.return_text_in_logprobs)
+        text = self._server.client.tokenizer.decode([token], skip_special=False)
+        return (
+            None if logprob is None else finite(logprob),
+            token,
+            text if with_text else None,
+        )
+
+    def _top(self, entry: TokenLogprob) -> list[tuple[float | None, int, str | None]] | None:
+        if entry.logprob is None:
+            return None
+        return [self._triple(token, logprob) for token, logprob in alternatives(entry)]
+
+
+def finish_reason(finish: Finish, length: int) -> dict[str, object]:
+    """SGLang's finish object."""
+    match finish.kind:
+        case "stop":
+            return {"type": "stop", "matched": finish.matched}
+        case "length":
+            return {"type": "length", "length": length}
+        case _:
+            return {
+                "type": "abort",
+                "message": "The generation was cancelled.",
+                "status_code": None,
+                "err_type": None,
+            }

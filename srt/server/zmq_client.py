@@ -1,0 +1,267 @@
+"""The HTTP process's EngineClient: an engine process behind two ZeroMQ queues."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import msgspec
+import zmq
+
+from stolon.errors import EngineClosed, EngineError, StolonError, error_from_code
+from stolon.srt.client import EngineStats, ModelInfo
+from stolon.srt.protocol import Event, Failed, Request, SampleDone
+from stolon.srt.server import ipc
+from stolon.srt.server.engine_process import EngineOptions
+from stolon.srt.tokenizer import ChatTemplate, Tokenizer
+
+log = logging.getLogger("stolon.server")
+
+_POLL_MS = 200
+_CALL_TIMEOUT = 5.0
+_STOP_TIMEOUT = 5.0
+
+
+class _Open:
+    """A request in flight: where its events go, and how many samples are still to end."""
+
+    __slots__ = ("on_event", "samples")
+
+    def __init__(self, on_event: Callable[[Event], None], samples: int) -> None:
+        self.on_event = on_event
+        self.samples = samples
+
+
+class ZmqEngineClient:
+    """An EngineClient whose engine is another process.
+
+    If that process ends, every request in flight gets Failed(engine_closed), and every later call
+    raises EngineClosed. `close` stops the process and removes the socket folder.
+    """
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+    ) -> None:
+        """Start `command` (with ``--ipc FOLDER`` appended) and wait until its engine is ready.
+
+        Raises the engine's own error if it could not start.
+        """
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self._open: dict[str, _Open] = {}
+        self._calls: dict[int, Future[EngineStats | None]] = {}
+        self._call_ids = itertools.count()
+        self._lock = threading.Lock()  # guards the two tables, `_dead`
+        self._send_lock = threading.Lock()  # a ZeroMQ socket may change threads only behind a fence
+        self._dead: StolonError | None = None
+        self._closing = threading.Event()
+        self._closed = False
+        self._ready: Future[ModelInfo] = Future()
+        self.folder = ipc.IpcFolder()
+        self._context = zmq.Context()
+        self._commands = ipc.open_socket(
+            self._context, zmq.PUSH, self.folder.path, "commands", bind=True
+        )
+        self._reports = ipc.open_socket(
+            self._context, zmq.PULL, self.folder.path, "reports", bind=True
+        )
+        # Own session: Ctrl-C reaches only this process. The pipe on stdin tells the child when we
+        # are gone.
+        self.process = subprocess.Popen(
+            [*command, "--ipc", str(self.folder.path)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._receiver = threading.Thread(target=self._receive, name="stolon-ipc", daemon=True)
+        self._receiver.start()
+        try:
+            self.info = self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def launch(cls, options: EngineOptions) -> ZmqEngineClient:
+        """Start the real engine for `options.model`, and load its tokenizer and template here."""
+        from stolon.srt.load_tokenizer import load_tokenizer
+        from stolon.srt.loaders import resolve
+
+        tokenizer, chat_template = load_tokenizer(resolve(options.model))
+        command = [
+            sys.executable,
+            "-m",
+            "stolon.srt.server.engine_process",
+            "--options",
+            msgspec.json.encode(options).decode(),
+        ]
+        return cls(command, tokenizer, chat_template)
+
+    def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
+        data = ipc.pack(ipc.Submit(request))
+        with self._lock:
+            self._check_alive()
+            if request.rid in self._open:
+                raise EngineError(f"request id {request.rid!r} is in use")
+            self._open[request.rid] = _Open(on_event, request.n)
+        self._send(data)
+
+    def abort(self, rid: str) -> None:
+        with self._lock:
+            known = rid in self._open and self._dead is None
+        if known:
+            self._send(ipc.pack(ipc.Abort(rid)))
+
+    def stats(self) -> EngineStats:
+        """Ask the engine process. Raises EngineError if it does not answer within a few seconds."""
+        stats = self._call(ipc.GetStats)
+        if stats is None:
+            raise EngineError("the engine answered without stats")
+        return stats
+
+    def flush_cache(self) -> None:
+        self._call(ipc.FlushCache)
+
+    def close(self) -> None:
+        """Stop the engine process, reap it, and remove the socket folder. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self.process.poll() is None:
+            self._send(ipc.pack(ipc.Shutdown()))
+            self._reap()
+        self._closing.set()
+        self._receiver.join()
+        self._mark_dead(EngineClosed("the engine was shut down"))
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        self._commands.close()
+        self._reports.close()
+        self._context.term()
+        self.folder.remove()
+
+    def _reap(self) -> None:
+        # A process that is still loading does not read commands yet, hence the signals.
+        for stop in (
+            (lambda: None) if self._ready.done() else self.process.terminate,
+            self.process.terminate,
+            self.process.kill,
+        ):
+            stop()
+            try:
+                self.process.wait(_STOP_TIMEOUT)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+        self.process.wait()
+
+    def _wait_ready(self) -> ModelInfo:
+        while True:
+            try:
+                return self._ready.result(timeout=0.2)  # short, so that Ctrl-C is heard
+            except TimeoutError:
+                continue
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise self._dead
+
+    def _send(self, data: bytes) -> None:
+        with self._send_lock:
+            if not self._commands.closed:
+                self._commands.send(data)
+
+    def _call(self, kind: type[ipc.GetStats] | type[ipc.FlushCache]) -> EngineStats | None:
+        call = next(self._call_ids)
+        answer: Future[EngineStats | None] = Future()
+        with self._lock:
+            self._check_alive()
+            self._calls[call] = answer
+        try:
+            self._send(ipc.pack(kind(call)))
+            return answer.result(timeout=_CALL_TIMEOUT)
+        except TimeoutError:
+            raise EngineError("the engine process does not answer") from None
+        finally:
+            with self._lock:
+                self._calls.pop(call, None)
+
+    def _receive(self) -> None:
+        while not self._closing.is_set():
+            if self._reports.poll(_POLL_MS):
+                try:
+                    self._take(ipc.unpack_report(self._reports.recv()))
+                except Exception as error:  # a bad message must not leave requests hanging
+                    log.exception("bad message from the engine process")
+                    self._mark_dead(EngineClosed(f"bad message from the engine process: {error}"))
+            elif self.process.poll() is not None:
+                self._mark_dead(
+                    EngineClosed(f"the engine process ended with status {self.process.returncode}")
+                )
+                return
+
+    def _take(self, report: ipc.Report) -> None:
+        match report:
+            case ipc.Events(events):
+                for event in events:
+                    self._deliver(event)
+            case ipc.Ready(info):
+                self._ready.set_result(info)
+            case ipc.Stats(call, stats):
+                self._answer(call, stats)
+            case ipc.Flushed(call):
+                self._answer(call, None)
+            case ipc.CallFailed(call, code, message):
+                self._answer(call, error_from_code(code, message))
+            case ipc.Dead(code, message, where, hint):
+                self._mark_dead(error_from_code(code, message, where=where, hint=hint))
+
+    def _deliver(self, event: Event) -> None:
+        with self._lock:
+            entry = self._open.get(event.rid)
+            if entry is None:
+                return
+            if isinstance(event, SampleDone):
+                entry.samples -= 1
+            if isinstance(event, Failed) or entry.samples == 0:
+                del self._open[event.rid]
+        entry.on_event(event)
+
+    def _answer(self, call: int, outcome: EngineStats | StolonError | None) -> None:
+        with self._lock:
+            answer = self._calls.pop(call, None)
+        if answer is None:
+            return
+        if isinstance(outcome, StolonError):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    def _mark_dead(self, error: StolonError) -> None:
+        """Fail everything in flight. The first error stays."""
+        with self._lock:
+            if self._dead is None:
+                self._dead = error if isinstance(error, EngineClosed) else EngineClosed(str(error))
+            requests, self._open = self._open, {}
+            calls, self._calls = self._calls, {}
+            dead = self._dead
+        if not self._ready.done():
+            self._ready.set_exception(error)
+        for answer in calls.values():
+            answer.set_exception(dead)
+        for rid, entry in requests.items():
+            entry.on_event(Failed.of(rid, dead))

@@ -1,0 +1,339 @@
+"""What a step's logits mean: sequences advance through their blocks, segments end, events go out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from stolon.errors import ContextLengthExceeded, InternalError, StolonError
+from stolon.srt.batching import Plan, Run
+from stolon.srt.client import EngineStats
+from stolon.srt.generating import Generator
+from stolon.srt.kv_space import KVSpace
+from stolon.srt.protocol import (
+    Delta,
+    Event,
+    Failed,
+    Finish,
+    GenResult,
+    PromptDone,
+    SampleDone,
+    SegmentDone,
+    SelectResult,
+    TokenLogprob,
+)
+from stolon.srt.sampling import SamplerRow, sample
+from stolon.srt.scheduler import Scheduler
+from stolon.srt.sequence import Account, Generation, Sequence
+
+
+class Walker:
+    """Advances sequences through their blocks.
+
+    A fault in one sequence fails its request and nothing else (promise P3): what is done for one
+    sequence runs behind `_guard`.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        scheduler: Scheduler,
+        space: KVSpace,
+        stats: EngineStats,
+        *,
+        context_length: int,
+    ) -> None:
+        self._generator = generator
+        self._scheduler = scheduler
+        self._space = space
+        self._stats = stats
+        self._context_length = context_length
+
+    # Beginning and ending
+
+    def start(self, seq: Sequence) -> None:
+        """A queued sequence reaches its first step, before anything is computed."""
+        if not seq.job.over:
+            self._guard(seq, lambda: self._enter(seq))
+
+    def fail(self, seq: Sequence, error: StolonError, *, keep: bool = True) -> None:
+        """End the whole request with an error."""
+        job = seq.job
+        for other in self._scheduler.of_job(job):
+            self._scheduler.remove(other, keep=keep)
+        if not job.over:
+            job.over = True
+            self._stats.failed += 1
+            self._emit(seq, Failed.of(job.request.rid, error))
+
+    def abort(self, seq: Sequence) -> None:
+        """End one sample with what it has."""
+        if seq.at_gen is not None and seq.generation is not None:
+            self._report(seq, seq.generation, Finish(kind="abort"))
+        self._stats.aborted += 1
+        self._finish_sample(seq)
+
+    def _guard(self, seq: Sequence, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except StolonError as error:
+            self.fail(seq, error)
+
+    # One step
+
+    def apply(self, plan: Plan, logits: Tensor) -> None:
+        """Take the logits ``[outputs, vocab]`` of a computed plan."""
+        for run in plan.runs:
+            self._computed(run)
+        for trie in plan.tries:
+            self._space.pool.free(trie.slots)
+        for run in plan.runs:
+            if run.outputs:
+                self._prompt_logprobs(run, logits)
+        self._select(plan, logits)
+        self._sample(plan, logits)
+        for run in plan.runs:
+            if run.seq.step is None and run.seq.pending == 0 and run.seq.row >= 0:
+                self._finish_sample(run.seq)
+
+    def _computed(self, run: Run) -> None:
+        seq = run.seq
+        was_prefilling = seq.prefilling
+        seq.computed = run.stop
+        settled = min(run.stop, seq.known)
+        fresh = max(0, settled - max(run.start, seq.counted))
+        seq.counted = max(seq.counted, settled)
+        seq.account.computed += fresh
+        self._stats.computed_tokens += fresh
+        if was_prefilling:
+            # Siblings that share a part of this prompt can go on from here.
+            self._space.share(seq)
+            self._scheduler.wake()
+
+    def _select(self, plan: Plan, logits: Tensor) -> None:
+        touched: dict[Sequence, None] = {}
+        for run in plan.runs:
+            selection = run.seq.selection
+            if run.outputs and selection is not None and run.stop == len(run.seq.tokens):
+                selection.root = torch.log_softmax(logits[run.last_output], -1)
+                touched[run.seq] = None
+        for trie in plan.tries:
+            if trie.seq.selection is not None:
+                last = trie.first_output + trie.group.trie.rows
+                trie.seq.selection.record(trie.group, logits[trie.first_output : last])
+                touched[trie.seq] = None
+        for seq in touched:
+            if seq.selection is not None and seq.selection.done:
+                self._guard(seq, lambda seq=seq: self._finish_select(seq))  # type: ignore[misc]
+
+    def _sample(self, plan: Plan, logits: Tensor) -> None:
+        chosen: list[tuple[Sequence, Generation]] = []
+        outputs: list[int] = []
+        rows: list[SamplerRow] = []
+        for run in plan.runs:
+            seq = run.seq
+            generation = seq.generation
+            if generation is None or seq.row < 0 or run.stop != len(seq.tokens):
+                continue
+            if generation.step.gen.sampling.max_tokens == 0:
+                self._end_generation(seq, generation, Finish(kind="length"))
+                continue
+            row = self._generator.sampler_row(seq, generation)
+            if isinstance(row, StolonError):
+                self.fail(seq, row)
+                continue
+            chosen.append((seq, generation))
+            rows.append(row)
+            outputs.append(run.last_output)
+        if not chosen:
+            return
+        if len(outputs) != len(logits):
+            logits = logits[torch.tensor(outputs)]
+        begun = time.perf_counter()
+        drawn = sample(logits, rows)
+        self._stats.sample_time += time.perf_counter() - begun
+        for (seq, generation), token in zip(chosen, drawn, strict=True):
+            if seq.job.over:
+                continue
+            if isinstance(token, StolonError):
+                self.fail(seq, token)
+            else:
+                self._guard(
+                    seq,
+                    lambda seq=seq, generation=generation, token=token: self._take(  # type: ignore[misc]
+                        seq, generation, token.token, token.logprob
+                    ),
+                )
+
+    def _take(
+        self, seq: Sequence, generation: Generation, token: int, logprob: TokenLogprob | None
+    ) -> None:
+        finish = self._generator.take(seq, generation, token, logprob)
+        if finish is not None:
+            self._end_generation(seq, generation, finish)
+        elif seq.job.request.stream:
+            self._stream(seq, generation)
+
+    # Segments
+
+    def _enter(self, seq: Sequence) -> None:
+        """Append the literals at the cursor and begin what follows them."""
+        seq.enter_known()
+        room = self._context_length - len(seq.tokens)
+        select = seq.at_select
+        longest = max(map(len, select.choices)) if select is not None else 0
+        if longest > room or room < 0:
+            raise ContextLengthExceeded(
+                f"the sequence needs {len(seq.tokens) + longest} tokens; this engine's context is "
+                f"{self._context_length}",
+                param="prompt",
+            )
+        gen = seq.at_gen
+        if gen is not None:
+            seq.account.prompt_tokens = len(seq.tokens)
+            finish = self._generator.begin(seq, gen)
+            if finish is not None and seq.generation is not None:
+                self._end_generation(seq, seq.generation, finish)
+        elif select is not None:
+            seq.account.prompt_tokens = len(seq.tokens)
+        elif len(seq.job.steps) > 1:
+            # Trailing literals are computed when something follows them.
+            self._finish_sample(seq)
+
+    def _end_generation(self, seq: Sequence, generation: Generation, finish: Finish) -> None:
+        self._report(seq, generation, finish)
+        self._next(seq)
+
+    def _report(self, seq: Sequence, generation: Generation, finish: Finish) -> None:
+        """A generation's tokens are final: settle them in the sequence and tell the caller."""
+        output = generation.output
+        output.finish(cut=finish.kind == "stop" and isinstance(finish.matched, str))
+        self._settle(seq, generation.start, output.token_ids)
+        if seq.job.request.stream:
+            self._stream(seq, generation)
+        forced = min(generation.forced, len(output.token_ids))
+        result = GenResult(
+            text=output.text,
+            token_ids=list(output.token_ids),
+            finish=finish,
+            usage=seq.account.usage(
+                forced=forced,
+                sampled=len(output.token_ids) - forced,
+                retractions=seq.retractions,
+            ),
+            logprobs=output.logprobs,
+        )
+        self._segment_done(seq, generation.step.segment, result)
+
+    def _settle(self, seq: Sequence, start: int, tokens: list[int]) -> None:
+        """Put the final tokens from `start` on; forget the KV of those that a stop cut off."""
+        old = seq.tokens[start:]
+        if old == tokens:
+            return
+        agree = 0
+        while agree < min(len(old), len(tokens)) and old[agree] == tokens[agree]:
+            agree += 1
+        if seq.row >= 0:
+            self._space.rewind(seq, start + agree)
+        seq.tokens[start:] = tokens
+
+    def _stream(self, seq: Sequence, generation: Generation) -> None:
+        piece = generation.output.take()
+        if piece is not None:
+            delta = Delta(
+                rid=seq.job.request.rid,
+                sample=seq.sample,
+                segment=generation.step.segment,
+                text=piece.text,
+                token_ids=piece.token_ids,
+                logprobs=piece.logprobs,
+            )
+            self._emit(seq, delta)
+
+    def _finish_select(self, seq: Sequence) -> None:
+        step = seq.at_select
+        if step is None or seq.selection is None:
+            raise InternalError("a selection ended outside a select")
+        index, scores = seq.selection.result(step.select.choices)
+        tokens = step.choices[index]
+        seq.account.first_token = time.perf_counter()
+        seq.tokens.extend(tokens)
+        self._stats.forced_tokens += len(tokens)
+        result = SelectResult(
+            text=step.select.choices[index],
+            index=index,
+            token_ids=tokens,
+            scores=scores,
+            usage=seq.account.usage(
+                forced=len(tokens), sampled=0, retractions=seq.retractions
+            ),
+        )
+        self._segment_done(seq, step.segment, result)
+        self._next(seq)
+
+    def _next(self, seq: Sequence) -> None:
+        """The current segment is done: go to what follows it."""
+        seq.generation = None
+        seq.selection = None
+        seq.cursor += 1
+        seq.account = Account(time.perf_counter())
+        seq.counted = len(seq.tokens)
+        self._enter(seq)
+
+    # Prompt log-probs
+
+    def _prompt_logprobs(self, run: Run, logits: Tensor) -> None:
+        seq = run.seq
+        asked = seq.job.request.prompt_logprobs
+        if asked is None or seq.job.prompt_reported:
+            return
+        if not seq.prompt_logprobs and asked.start == 0:
+            seq.prompt_logprobs.append(TokenLogprob(seq.tokens[0], None))
+        for row, position in enumerate(range(run.start + 1, min(run.stop + 1, seq.prompt_len))):
+            if position >= asked.start:
+                logprobs = torch.log_softmax(logits[run.first_output + row], -1)
+                token = seq.tokens[position]
+                top: list[tuple[int, float]] = []
+                if asked.top:
+                    best = torch.topk(logprobs, min(asked.top, len(logprobs)))
+                    top = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+                seq.prompt_logprobs.append(TokenLogprob(token, float(logprobs[token]), top))
+        if run.stop >= seq.prompt_len:
+            seq.job.prompt_reported = True
+            self._scheduler.wake()
+            event = PromptDone(
+                rid=seq.job.request.rid,
+                token_ids=seq.tokens[: seq.prompt_len],
+                logprobs=seq.prompt_logprobs,
+            )
+            self._emit(seq, event)
+
+    # Events
+
+    def _finish_sample(self, seq: Sequence) -> None:
+        self._scheduler.remove(seq)
+        self._stats.prompt_tokens += seq.prompt_len
+        self._stats.cached_tokens += seq.prompt_cached
+        done = SampleDone(
+            rid=seq.job.request.rid,
+            sample=seq.sample,
+            token_ids=list(seq.tokens),
+            prompt_tokens=seq.prompt_len,
+            cached_tokens=seq.prompt_cached,
+        )
+        self._emit(seq, done)
+
+    def _segment_done(
+        self, seq: Sequence, segment: int, result: GenResult | SelectResult
+    ) -> None:
+        done = SegmentDone(
+            rid=seq.job.request.rid, sample=seq.sample, segment=segment, result=result
+        )
+        self._emit(seq, done)
+
+    @staticmethod
+    def _emit(seq: Sequence, event: Event) -> None:
+        seq.job.on_event(event)
