@@ -3,6 +3,20 @@
 Knows token bytes and nothing of models, schedulers or programs.
 """
 
+from stolon.constrained.compiler import CompileLimits, GrammarCompiler
+from stolon.constrained.llg import Grammar, Matcher
+from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.spec import GrammarKind, GrammarSpec
+from stolon.constrained.vocabulary import Vocabulary
 
-__all__ = ["GrammarKind", "GrammarSpec"]
+__all__ = [
+    "CompileLimits",
+    "Grammar",
+    "GrammarCompiler",
+    "GrammarKind",
+    "GrammarSpec",
+    "Mask",
+    "MaskPool",
+    "Matcher",
+    "Vocabulary",
+]

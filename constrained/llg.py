@@ -1,8 +1,8 @@
 """llguidance behind Stolon's interface: a compiled grammar and the matchers that walk it.
 
 llguidance (Rust: derivative lexer and Earley parser) computes the masks. This module adds what a
-scheduler relies on: end-of-sequence ids are allowed exactly where the grammar may end, specials never;
-nothing raises while a request runs; a token that is not allowed changes nothing.
+scheduler relies on: end-of-sequence ids are allowed exactly where the grammar may end, specials
+never; nothing raises while a request runs; a token that is not allowed changes nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from stolon.errors import GrammarError, StolonError
 
 __all__ = ["Grammar", "Matcher"]
 
-# A forced run is cut here; the rest is offered after it was accepted. A recursive schema can force for ever.
+# A forced run is cut here and goes on once it is accepted: a recursive schema can force for ever.
 MAX_FORCED = 1024
+DEAD_END = "no text in the grammar goes on from here"
 
 
 class Grammar:
     """A compiled grammar. Immutable and shared; every request walks its own `Matcher`."""
 
-    def __init__(self, vocabulary: Vocabulary, pool: MaskPool, prototype: llguidance.LLMatcher) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, pool: MaskPool, prototype: llguidance.LLMatcher
+    ) -> None:
         """`prototype` stands at the start and is only ever copied."""
         self._vocabulary = vocabulary
         self._pool = pool
@@ -61,7 +64,7 @@ class Matcher:
         self.error: StolonError | None = None
 
     def mask(self) -> Mask:
-        """The ids allowed now. Computed once per position; releases the interpreter lock meanwhile."""
+        """The ids allowed now. Computed once per position, with the interpreter lock released."""
         if self._mask is None:
             self._mask = self._compute_mask()
         return self._mask
@@ -91,10 +94,10 @@ class Matcher:
         return True
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, canonical for the tokenizer; not yet accepted, possibly none.
+        """The tokens that must come next, canonical for the tokenizer; not accepted yet, often none.
 
-        A token is left out while some allowed continuation could merge with it. EBNF and Lark grammars
-        force nothing.
+        A token is left out while some allowed continuation could merge with it. EBNF and Lark
+        grammars force nothing.
         """
         if self.error is not None or self._ended:
             return []
@@ -155,19 +158,23 @@ class Matcher:
         elif self.accepting:
             row |= vocabulary.eos_row
         elif not row.any():
-            # llguidance then offers an end-of-sequence token, although the text is not in the language.
-            self.error = GrammarError(
-                "the grammar has no way on from here that the vocabulary can spell"
-            )
+            # llguidance offers an end here, although the text is not in the language.
+            self.error = GrammarError(DEAD_END)
         return self._pool.intern(row)
 
     def _check(self) -> None:
-        """Turn llguidance's error state into ours. A dead end is a stop, not an error, there."""
-        if self._inner.is_error():
-            self.error = GrammarError(
-                f"the grammar became too complex: {first_line(self._inner.get_error())}",
+        """Turn llguidance's error state into ours."""
+        if not self._inner.is_error():
+            return
+        reason = first_line(self._inner.get_error())
+        self.error = (
+            GrammarError(DEAD_END)
+            if reason.startswith("NoExtension")
+            else GrammarError(
+                f"the grammar became too complex: {reason}",
                 hint="simplify the grammar or bound its repetitions",
             )
+        )
 
     def _fail(self, error: BaseException) -> None:
         # A Rust panic arrives as PanicException, which is no Exception.

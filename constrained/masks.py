@@ -73,7 +73,7 @@ class MaskPool:
         return len(self._masks)
 
     def intern(self, row: npt.NDArray[np.int32]) -> Mask:
-        """The mask of a row of bits, int32 [ceil(vocab / 32)]; bits beyond the vocabulary must be 0."""
+        """The mask of a row of bits, int32 [ceil(vocab / 32)]; bits beyond the vocabulary are 0."""
         key = row.tobytes()
         with self._lock:
             mask = self._masks.get(key)
@@ -104,7 +104,7 @@ def _lists(
     npt.NDArray[np.int64] | None,
     npt.NDArray[np.bool_] | None,
 ]:
-    """Count and the shortest of the three forms. The arrays are shared, so they are made read-only."""
+    """Count and the shortest of the three forms. The arrays are shared, hence read-only."""
     count = int(np.count_nonzero(bits))
     allow = deny = None
     if count <= MAX_LIST:

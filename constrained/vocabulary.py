@@ -1,4 +1,4 @@
-"""The vocabulary a grammar is compiled against: bytes of every token, and which ids end or are special."""
+"""The vocabulary a grammar is compiled against: the bytes of every token, and which are special."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from stolon.errors import InvalidRequest
 
 __all__ = ["Vocabulary"]
 
-# llguidance marks special tokens with this byte. UTF-8 never contains it, so no grammar needs a token that does.
+# llguidance marks special tokens with this byte. No UTF-8 text contains it, so nothing is lost by
+# hiding tokens that do.
 _MARKER = b"\xff"
 
 
@@ -38,8 +39,8 @@ class _Tokens:
 class Vocabulary:
     """Token bytes, prepared once per model and shared by all its grammars. Thread-safe.
 
-    Ids that stand for nothing (``b""``) and special ids are never allowed by a grammar; end-of-sequence
-    ids exactly where the grammar may end. A model whose logits are wider than its tokenizer passes
+    Ids that stand for nothing (``b""``) and special ids are never allowed by a grammar, and
+    end-of-sequence ids exactly where the grammar may end. A model whose logits are wider than its tokenizer passes
     `token_bytes` padded with ``b""`` to that width.
 
     Args:
@@ -98,7 +99,7 @@ class Vocabulary:
 
 
 def pack(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Bool [vocab] to a row of bits, int32 [ceil(vocab / 32)], id i at bit i % 32 of word i // 32."""
+    """Bool [vocab] to a row of bits, int32 [ceil(vocab / 32)]: id i is bit i % 32 of word i // 32."""
     padded = np.zeros((len(allowed) + 31) // 32 * 32, bool)
     padded[: len(allowed)] = allowed
     return np.packbits(padded, bitorder="little").view(np.int32)

@@ -1,7 +1,7 @@
 """The language: programs that call a language model many times.
 
-Records lazily, sends the longest straight runs as single requests, and never tokenises anything twice.
-Knows the runtime only through its messages and its `EngineClient`.
+Records lazily, sends the longest straight runs as single requests, and never tokenises anything
+twice. Knows the runtime only through its messages and its `EngineClient`.
 """
 
 from stolon.lang.backend import default_backend, flush_cache, get_server_info, set_default_backend

@@ -22,7 +22,7 @@ def set_default_backend(backend: EngineClient | None) -> None:
 
 
 def default_backend() -> EngineClient:
-    """The default engine. The first call starts the embedded one; it is closed when Python exits."""
+    """The default engine. The first call starts the embedded one, closed when Python exits."""
     global _default
     with _lock:
         if _default is None:
@@ -44,7 +44,7 @@ def flush_cache(backend: EngineClient | None = None) -> bool:
 
 
 def get_server_info(backend: EngineClient | None = None) -> dict[str, Any] | None:
-    """What is served, and the engine's counters (`srt.client.EngineStats`). None when there is no engine."""
+    """What is served, and the engine's counters (`EngineStats`). None when there is no engine."""
     engine = backend or _default
     if engine is None:
         return None

@@ -1,4 +1,4 @@
-"""Many runs of one program: bounded concurrency, results in order, nothing finished is ever lost."""
+"""Many runs of one program: bounded concurrency, results in order, nothing finished is lost."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from stolon.errors import InvalidRequest
+from stolon.errors import Aborted, InvalidRequest
+from stolon.lang.invocation import Invocation
 from stolon.lang.run import ProgramRun
-from stolon.lang.runtime_loop import MAX_BODY_THREADS
 from stolon.lang.state import ProgramState
 
+# Programs that run at once unless the caller says otherwise.
+AUTO_LIMIT = 64
 # After Ctrl-C, how long bodies that are busy outside of reads may take to notice, in seconds.
 _GRACE = 5.0
 
@@ -21,23 +23,14 @@ class BatchInterrupted(KeyboardInterrupt):
     """Ctrl-C during `run_batch`.
 
     Attributes:
-        results: per item the finished state, the exception it ended with, or None if it never finished.
+        results: per item the finished state, the exception it ended with, or None if it never
+            finished.
     """
 
     def __init__(self, results: list[ProgramState | BaseException | None]) -> None:
         done = sum(isinstance(result, ProgramState) for result in results)
         super().__init__(f"interrupted; {done} of {len(results)} items are finished, see .results")
         self.results = results
-
-
-class Job(Protocol):
-    """One prepared run."""
-
-    state: ProgramState
-    run: ProgramRun
-
-    def start(self) -> Future[None]: ...
-    def abort(self) -> None: ...
 
 
 def batch_seed(seed: int | None) -> int:
@@ -55,7 +48,7 @@ def item_seed(seed: int, index: int) -> int:
 def thread_limit(num_threads: int | Literal["auto"]) -> int:
     """How many programs may run at once."""
     if num_threads == "auto":
-        return MAX_BODY_THREADS
+        return AUTO_LIMIT
     if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
         raise InvalidRequest(
             f"num_threads must be 'auto' or a positive integer, not {num_threads!r}",
@@ -65,11 +58,11 @@ def thread_limit(num_threads: int | Literal["auto"]) -> int:
 
 
 class Batch:
-    """The execution of one `run_batch`. Items are taken and prepared one by one as places become free."""
+    """The execution of one `run_batch`. Items are taken one by one as places become free."""
 
     def __init__(
         self,
-        prepare: Callable[[int, Any], Job],
+        prepare: Callable[[int, Any], Invocation],
         items: Iterable[Any],
         *,
         limit: int,
@@ -83,7 +76,7 @@ class Batch:
         self._limit = limit
         self._keep_going = keep_going
         self._results: list[ProgramState | BaseException | None] = []
-        self._running: dict[Future[None], tuple[int, Job]] = {}
+        self._running: dict[Future[None], tuple[int, Invocation]] = {}
         self._bar = _Bar(description, self._total) if progress else None
         self._exhausted = False
         self._failed: int | None = None
@@ -96,16 +89,17 @@ class Batch:
         except KeyboardInterrupt:
             self._stop()
             raise BatchInterrupted(self._all_results()) from None
-        except BaseException:
+        except BaseException as error:
             self._stop()
+            _attach(error, self._all_results())
             raise
         finally:
             self._close()
         if self._failed is not None:
-            error = self._results[self._failed]
-            if isinstance(error, BaseException):
-                _attach(error, self._all_results())
-                raise error
+            first = self._results[self._failed]
+            if isinstance(first, BaseException):
+                _attach(first, self._all_results())
+                raise first
         return self._results
 
     def stream(self) -> Iterator[Any]:
@@ -118,8 +112,8 @@ class Batch:
                 while position < len(self._results) and self._results[position] is not None:
                     result = self._results[position]
                     # The caller keeps what it wants; a long batch must not keep all states alive.
+                    self._results[position] = None
                     position += 1
-                    self._results[position - 1] = _TAKEN
                     if isinstance(result, BaseException) and not self._keep_going:
                         raise result
                     yield result
@@ -180,14 +174,16 @@ class Batch:
             self._failed = index
 
     def _stop(self) -> None:
-        """Abort what runs and keep what finishes all the same."""
-        for future, (_, job) in list(self._running.items()):
-            future.cancel()
+        """Abort what runs; keep what finishes all the same, and forget what does not."""
+        for future, (_, job) in self._running.items():
             job.abort()
-        deadline = time.monotonic() + _GRACE
-        done, _ = wait(self._running, timeout=max(0.0, deadline - time.monotonic()))
+            future.cancel()  # an async body may be waiting for something that is not ours
+        done, _ = wait(self._running, timeout=_GRACE)
         for future in done:
+            index, _ = self._running[future]
             self._take(future)
+            if isinstance(self._results[index], Aborted | CancelledError):
+                self._results[index] = None
 
     def _all_results(self) -> list[ProgramState | BaseException | None]:
         missing = 0 if self._total is None else self._total - len(self._results)
@@ -196,9 +192,6 @@ class Batch:
     def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-_TAKEN = InvalidRequest("this result was taken already")
 
 
 def _attach(error: BaseException, results: list[ProgramState | BaseException | None]) -> None:

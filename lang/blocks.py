@@ -1,8 +1,9 @@
 """Blocks: the longest straight runs of a program, each sent as one request.
 
-A block ends with a generation or a selection. Text after the last one stays with the branch until more
-follows, so that text which meets text is always tokenised together, wherever the program reads. A
-block's prefix is the token ids that the block before it ended with: they are taken as they are.
+A block ends with a generation or a selection. Text after the last one stays with the branch until
+more follows, so that text which meets text is always tokenised together, wherever the program
+reads. A block's prefix is the token ids that the block before it ended with: they are taken as
+they are.
 """
 
 from __future__ import annotations
@@ -162,8 +163,8 @@ _SEGMENT = re.compile(r"segments\[(\d+)\]")
 def _located(error: StolonError, calls: list[Call], places: dict[int, Call]) -> StolonError:
     """The error with the program line of the expression it is about.
 
-    The engine may name the segment in `param`; otherwise it is the first unfinished call, for a grammar
-    the first unfinished one that has a grammar.
+    The engine may name the segment in `param`; otherwise it is the first unfinished call, for a
+    grammar the first unfinished one that has a grammar.
     """
     call: Call | None = None
     named = _SEGMENT.match(error.param or "")

@@ -58,7 +58,7 @@ class Branch:
         self._base_turns = 0
         self._base_variables: dict[str, Any] = {}
 
-    # -- recording -----------------------------------------------------------------------------------
+    # -- recording -------------------------------------------------------------------------------
 
     def append(self, expr: Expr) -> None:
         """Record an expression. Errors name the program line that appends it."""
@@ -110,7 +110,8 @@ class Branch:
             self.variables[name] = call
 
     def _generation(self, expr: GenExpr, where: str) -> Call:
-        # The sampler is the engine's; importing it here keeps programs that only build expressions light.
+        # The sampler is the engine's; importing it here keeps programs that only build expressions
+        # light.
         from stolon.srt.sampling.rng import derive_seed
 
         options = expr.options.over(self.run.options)
@@ -133,13 +134,13 @@ class Branch:
         return isinstance(last, Borrowed) or (isinstance(last, Known) and not last.special)
 
     def take_blocks(self) -> list[Block]:
-        """Remove what is pending up to the last call, as chained blocks. The caller holds the lock."""
+        """Remove what is pending up to the last call, as blocks. The caller holds the lock."""
         blocks, self.pending = split(self.pending, self.head)
         if blocks:
             self.head = blocks[-1]
         return blocks
 
-    # -- scopes --------------------------------------------------------------------------------------
+    # -- scopes ----------------------------------------------------------------------------------
 
     def open_scope(self, name: str) -> OpenScope:
         """Begin a `var_scope`; its variable can't be read until `close_scope`."""
@@ -151,7 +152,7 @@ class Branch:
         """The variable becomes all text since `open_scope`."""
         self.variables[scope.name] = Span(tuple(self.items[scope.start :]))
 
-    # -- forks ---------------------------------------------------------------------------------------
+    # -- forks -----------------------------------------------------------------------------------
 
     def fork(self, size: int) -> list[Branch]:
         """Branches that go on from here. What this one has asked for so far is sent."""
@@ -185,7 +186,7 @@ class Branch:
         return child
 
     def gather(self, children: list[Branch]) -> None:
-        """Every variable that a child has set since the fork becomes the list of all children's values."""
+        """Variables that a child has set since the fork become lists of all children's values."""
         with self.run.lock:
             names: dict[str, None] = {}
             for child in children:
@@ -201,7 +202,8 @@ class Branch:
     def concatenate(self, children: list[Branch]) -> None:
         """Append what the children said since the fork, in child order, as literal text.
 
-        Generated text of a child is tokenised anew here: it stands after other text than it did there.
+        Generated text of a child is tokenised anew here: it stands after other text than it did
+            there.
         """
         with self.run.lock:
             if any(child.chat.open != self.chat.open for child in children):
@@ -220,7 +222,7 @@ class Branch:
             self.chat = self.chat.with_turns(turns)
         self.run.changed.notify()
 
-    # -- reading -------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def calls(self) -> list[Call]:
         """Every call that the branch's text depends on."""

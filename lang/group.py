@@ -40,7 +40,7 @@ class ForkGroup(Sequence["ProgramState"]):
         return iter(self._states)
 
     def __iadd__(self, value: Any) -> ForkGroup:
-        """Append to every branch: one expression for all, a list with one each, or a function of the index."""
+        """Append one expression to all, a list with one for each, or a function of the index."""
         values = self._each(value)
         for state, part in zip(self._states, values, strict=True):
             state += part
@@ -61,10 +61,10 @@ class ForkGroup(Sequence["ProgramState"]):
     def join(self, mode: JoinMode = "gather_variable") -> None:
         """Bring the branches' results into the state they were forked from. Does not wait.
 
-        ``gather_variable``: every variable that a branch has set since the fork, new or anew, becomes the
-        list of all branches' values in order: a branch that has not set it contributes the value it
-        inherited, or None. ``concate_and_append``: the text of the branches since the fork is appended,
-        in order.
+        ``gather_variable``: every variable that a branch has set since the fork, new or anew,
+        becomes the list of all branches' values in order: a branch that has not set it contributes
+        the value it inherited, or None. ``concate_and_append``: the text of the branches since the
+        fork is appended, in order.
         """
         parent = self._parent._branch
         children = [state._branch for state in self._states]

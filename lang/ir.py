@@ -90,7 +90,7 @@ class RoleEnd(Expr):
 
 
 def as_expr(value: Any) -> Expr:
-    """Turn what a program appends into an expression: strings, expressions, lists of them, else ``str()``."""
+    """What a program appends, as an expression: strings, expressions, lists, else ``str()``."""
     if isinstance(value, str):
         return TextExpr(value)
     if isinstance(value, Expr):

@@ -52,7 +52,7 @@ class ChoiceScores(Mapping[str, float]):
 
 
 def meta_info(call: Call, tokenizer: Tokenizer) -> dict[str, Any] | list[dict[str, Any]]:
-    """Facts about a settled call as plain data; a list with one entry per sample when there are several."""
+    """Facts about a settled call as plain data; a list of them when there are several samples."""
     entries = [_entry(call, sample, tokenizer) for sample in range(call.n)]
     return entries[0] if call.n == 1 else entries
 

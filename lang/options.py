@@ -1,4 +1,4 @@
-"""The one parameter object of sampling: what a run sets for all its generations, and what one overrides."""
+"""The one parameter object of sampling: what a run sets, and what a generation overrides."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAMPLING_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """Sampling arguments as a program gives them; None means not given. Fields as in `protocol.Sampling`.
+    """Sampling arguments as a program gives them; None means not given. See `protocol.Sampling`.
 
     Attributes:
         n: samples of one generation; more than one makes its variable a list.
@@ -107,8 +107,8 @@ class SamplingOptions:
     def take(cls, arguments: dict[str, Any], parameters: Collection[str]) -> SamplingOptions:
         """Remove the sampling arguments from a call's keyword arguments.
 
-        A name that the program declares as its own parameter is the program's. ``max_new_tokens`` is
-        another name of ``max_tokens``.
+        A name that the program declares as its own parameter is the program's. ``max_new_tokens``
+        is another name of ``max_tokens``.
         """
         given = {}
         for name in (*OPTION_NAMES, "max_new_tokens"):

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, get_args
 
 from stolon.constrained import GrammarKind, GrammarSpec
 from stolon.errors import InvalidRequest
-from stolon.lang.ir import Expr, ExprList, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr
+from stolon.lang.ir import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import data_type, schema_type
 from stolon.srt.protocol import MAX_CHOICES, SelectMethod
@@ -52,12 +52,12 @@ def gen(
 
     Args:
         name: variable that holds the text; without a name the text is only appended.
-        n: number of samples. With more than one the variable is the list of their texts, and the state
-            goes on from the first.
+        n: number of samples. With more than one the variable is the list of their texts, and the
+            state goes on from the first.
         seed: makes this generation independent of the run's seed.
         return_logprob, top_logprobs_num: see `ProgramState.get_meta_info`.
-        dtype: ``int``, ``float``, ``bool`` or ``str`` (a quoted string); `ProgramState.value` converts.
-        choices, choices_method: same as `select`.
+        dtype: ``int``, ``float``, ``bool`` or ``str`` (a quoted string); `ProgramState.value`
+        converts. choices, choices_method: same as `select`.
         regex, ebnf, lark: the text is in this language.
         json_schema, schema: two names of one argument: a dict, JSON text, a pydantic model or a
             dataclass; `ProgramState.value` gives the instance.
@@ -153,17 +153,17 @@ def select(
     return _choices(name, choices, choices_method, options)
 
 
-def system(expr: Any = None) -> ExprList:
+def system(expr: Any = None) -> Expr:
     """A complete system message."""
     return _message("system", expr)
 
 
-def user(expr: Any = None) -> ExprList:
+def user(expr: Any = None) -> Expr:
     """A complete user message."""
     return _message("user", expr)
 
 
-def assistant(expr: Any = None) -> ExprList:
+def assistant(expr: Any = None) -> Expr:
     """A complete assistant message, usually with a generation inside."""
     return _message("assistant", expr)
 
@@ -208,9 +208,9 @@ def video(path: str, num_frames: int) -> NoReturn:
     raise InvalidRequest(f"video({path!r}): videos are not supported; text models only")
 
 
-def _message(role: Role, expr: Any) -> ExprList:
-    inside = () if expr is None else (as_expr(expr),)
-    return ExprList((RoleBegin(role),)) + [*inside, RoleEnd(role)]
+def _message(role: Role, expr: Any) -> Expr:
+    inside = [] if expr is None else [expr]
+    return as_expr([RoleBegin(role), *inside, RoleEnd(role)])
 
 
 def _choices(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, Literal, overload
 
 from stolon.errors import InvalidRequest
 from stolon.lang import batch as batches
 from stolon.lang.backend import default_backend
 from stolon.lang.branch import Branch
+from stolon.lang.invocation import Invocation
 from stolon.lang.options import RUN_DEFAULTS, SamplingOptions
 from stolon.lang.run import ProgramRun, refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop, wait_for
 from stolon.lang.state import ProgramState
 from stolon.srt.client import EngineClient
 
@@ -29,8 +26,8 @@ _RESERVED = ("backend", "seed", "stream")
 class Function:
     """A program. Made by `function`; the body may be ``def`` or ``async def``.
 
-    Calling it with a state as first argument runs the body inside that program. Calling it with its own
-    arguments alone is `run`, for an ``async def`` body `arun`.
+    Calling it with a state as first argument runs the body inside that program. Calling it with
+    its own arguments alone is `run`, for an ``async def`` body `arun`.
     """
 
     def __init__(self, body: Body, *, bound: Mapping[str, Any] | None = None) -> None:
@@ -42,7 +39,7 @@ class Function:
         self.bound = dict(bound or {})
         self.parameters = _check_parameters(body, self.signature)
 
-    # -- running -------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------
 
     def run(
         self,
@@ -57,14 +54,14 @@ class Function:
         Args:
             args, kwargs: arguments of the body after ``s``.
             backend: engine to run on; the default one if None.
-            seed: of the run; each generation derives its own from it, its branch and its position, so
-                that the same seed gives the same result. Drawn at random if None.
+            seed: of the run; each generation derives its own from it, its branch and its position,
+                so that the same seed gives the same result. Drawn at random if None.
             stream: return at once and let the body run in a thread; see `ProgramState.text_iter`.
             max_new_tokens (or max_tokens, 128), temperature (1.0), n (1), min_tokens, top_p, top_k,
                 min_p, stop, stop_token_ids, stop_regex, frequency_penalty, presence_penalty,
-                repetition_penalty, logit_bias, ignore_eos, return_logprob, top_logprobs_num: used by
-                every generation that does not set its own. A name that the body declares as its own
-                parameter is passed to the body instead.
+                repetition_penalty, logit_bias, ignore_eos, return_logprob, top_logprobs_num: used
+                by every generation that does not set its own. A name that the body declares as its
+                own parameter is passed to the body instead.
 
         Raises:
             StolonError: of a generation that failed, with the program line in ``where``, unless the
@@ -88,7 +85,7 @@ class Function:
         stream: bool = False,
         **kwargs: Any,
     ) -> ProgramState:
-        """`run`, awaited. An ``async def`` body runs in the caller's loop, any other one in a thread.
+        """`run`, awaited. An ``async def`` body runs in the caller's loop, any other in a thread.
 
         Cancelling it aborts everything the program has asked for.
         """
@@ -131,10 +128,10 @@ class Function:
             seed: item i runs with a seed derived from this one and i.
             num_threads: programs running at once; "auto" is the batch size, at most 64.
             progress, progress_bar: two names of one switch: a bar on stderr with tokens per second.
-            return_exceptions: failures stand in the list in the place of states. Otherwise the first
-                failure lets no further item begin, and is raised when those that run are done; its
-                attribute ``results`` is the list with the states that are finished, the exceptions, and
-                None for items that never began.
+            return_exceptions: failures stand in the list in the place of states. Otherwise the
+                first failure lets no further item begin, and is raised when those that run are
+                done; its attribute ``results`` is the list with the states that are finished, the
+                exceptions, and None for items that never began.
             generator_style: yield states as they come due; at most `num_threads` run ahead.
             sampling: as in `run`.
 
@@ -148,7 +145,7 @@ class Function:
         engine = backend or default_backend()
         run_seed = batches.batch_seed(seed)
 
-        def prepare(index: int, item: Any) -> batches.Job:
+        def prepare(index: int, item: Any) -> Invocation:
             args, kwargs = self._item(index, item)
             state, call = self._state(
                 args, kwargs, engine, options, batches.item_seed(run_seed, index), stream=False
@@ -166,7 +163,7 @@ class Function:
         return plan.stream() if generator_style else plan.collect()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Inside another program, with its state first: run the body there; the result is the body's.
+        """With the state of another program first: run the body there; the result is the body's.
 
         Anywhere else: `run`, or for an ``async def`` body the coroutine of `arun`.
         """
@@ -192,7 +189,7 @@ class Function:
     def __repr__(self) -> str:
         return f"<program {self.name}{self.signature}>"
 
-    # -- arguments -----------------------------------------------------------------------------------
+    # -- arguments -------------------------------------------------------------------------------
 
     @property
     def _takes_any(self) -> bool:
@@ -261,58 +258,6 @@ class Function:
                 hint="items are dicts of arguments, or tuples of positional ones",
             )
         return args, kwargs
-
-
-class Invocation:
-    """A program with its arguments and its state, ready to run once."""
-
-    def __init__(self, state: ProgramState, call: Callable[..., Any], *, is_async: bool) -> None:
-        self.state = state
-        self.run = state._branch.run
-        self.is_async = is_async
-        self._call = call
-
-    def _body(self) -> Any:
-        return self._call(self.state)
-
-    def run_here(self) -> None:
-        """Run a synchronous body in the calling thread."""
-        self.state.ret_value = self.run.execute(self._body)
-
-    async def run_async(self) -> None:
-        """Run an asynchronous body in the calling task."""
-        self.state.ret_value = await self.run.execute_async(self._body)
-
-    def run_on_loop(self) -> None:
-        """Run an asynchronous body on the background loop and wait for it."""
-        refuse_on_loop(f"{self.run.name}.run()")
-        future = runtime_loop().submit(self.run_async())
-        try:
-            future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C: the body is cancelled, which aborts its requests
-            raise
-
-    def start(self) -> Future[None]:
-        """Run the body away from the calling thread."""
-        loop = runtime_loop()
-        if self.is_async:
-            return loop.submit(self.run_async())
-        # A program sees the context variables of the code that started it.
-        return loop.bodies.submit(contextvars.copy_context().run, self.run_here)
-
-    async def run_in_thread(self) -> None:
-        """Run a synchronous body in a thread; cancelling the wait ends it."""
-        future = self.start()
-        try:
-            await wait_for(future)
-        except asyncio.CancelledError:
-            await wait_for(runtime_loop().submit(self.run.abort()))
-            raise
-
-    def abort(self) -> None:
-        """End the program from outside: its requests are aborted, its reads raise Aborted."""
-        runtime_loop().submit(self.run.abort()).result()
 
 
 @overload

@@ -19,7 +19,7 @@ class Turn:
     items: tuple[Item, ...]
 
     def content(self) -> str:
-        """Text of the message without blanks at its start; needs every call inside to be settled."""
+        """Text of the message, no blanks at its start. Every call inside must be settled."""
         return "".join(map(item_text, self.items)).lstrip()
 
 
@@ -41,13 +41,14 @@ class Conversation:
     open: OpenRole | None = None
 
     def begin(self, role: Role, items: list[Item]) -> tuple[Conversation, str]:
-        """Open a message after `items`: the new conversation and the text that goes before the message.
+        """Open a message after `items`: the new conversation, and the text before the message.
 
-        Without a template, or after text that belongs to no message, roles are spelled in plain words
-        ("User: "): a chat template describes a conversation from its beginning.
+        Without a template, or after text that belongs to no message, roles are spelled in plain
+        words ("User: "): a chat template describes a conversation from its beginning.
 
-        Text that is still being generated is unknown to the template. What a template writes around a
-        message does not depend on the text of the messages before it, so a placeholder stands for it.
+        Text that is still being generated is unknown to the template. What a template writes
+        around a message does not depend on the text of the messages before it, so a placeholder
+        stands for it.
         """
         if self.open is not None:
             raise InvalidRequest(

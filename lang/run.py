@@ -68,7 +68,7 @@ class ProgramRun:
         self._body_thread: int | None = None
         self._body_loop: asyncio.AbstractEventLoop | None = None
 
-    # -- the body ------------------------------------------------------------------------------------
+    # -- the body --------------------------------------------------------------------------------
 
     def enter_body(self) -> None:
         """Called where the body runs, before it does: on its thread, or in its event loop."""
@@ -85,13 +85,13 @@ class ProgramRun:
         return self._body_loop is None and threading.get_ident() == self._body_thread
 
     def must_await(self) -> bool:
-        """Whether a blocking wait here would stop the loop that the program or its requests run on."""
+        """Whether a blocking wait here would stop the loop of the program or of its requests."""
         loop = running_loop()
         if loop is None or self.finished:
             return False
         return loop is self._body_loop or runtime_loop().is_current()
 
-    # -- requests ------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------
 
     def record(self, call: Call, recorder: Recorder) -> None:
         """A branch recorded a call that is not sent yet."""
@@ -154,7 +154,7 @@ class ProgramRun:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- errors --------------------------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------
 
     def handled(self, error: BaseException) -> None:
         """The program has seen this error; if it goes on all the same, so does the run."""
@@ -171,13 +171,13 @@ class ProgramRun:
             None,
         )
 
-    # -- life cycle ----------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------
 
     def execute(self, body: Callable[[], object]) -> object:
         """Run a synchronous body to the end of everything it asked for.
 
-        Raises what the body raises, else the first error of a generation that the body has not seen.
-        Whatever ends the program, no request of it goes on.
+        Raises what the body raises, else the first error of a generation that the body has not
+        seen. Whatever ends the program, no request of it goes on.
         """
         refuse_on_loop(f"{self.name}.run()")
         self.enter_body()

@@ -1,31 +1,28 @@
-"""One asyncio loop thread per process. Requests run on it whatever thread or loop a program runs in.
+"""One asyncio loop thread per process. Requests run on it, wherever a program runs.
 
-Synchronous code waits on `concurrent.futures` futures, so it works in plain scripts, in threads and inside
-a loop that is already running (a notebook).
+Synchronous code waits on `concurrent.futures` futures, so it works in plain scripts, in threads
+and inside a loop that is already running (a notebook).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Bodies of synchronous programs that may run at once away from the caller's thread.
-MAX_BODY_THREADS = 64
-
 
 class RuntimeLoop:
-    """A daemon thread that runs an event loop, and threads for the bodies of synchronous programs."""
+    """A daemon thread that runs an event loop."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.bodies = ThreadPoolExecutor(MAX_BODY_THREADS, thread_name_prefix="stolon-program")
         self._thread = threading.Thread(target=self._main, name="stolon-loop", daemon=True)
         self._thread.start()
 
@@ -65,6 +62,28 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def spawn(function: Callable[[], T]) -> Future[T]:
+    """Run a function in a thread of its own, with the caller's context variables.
+
+    Not in a pool: programs wait for other programs, which in a full pool would never start.
+    """
+    future: Future[T] = Future()
+    context = contextvars.copy_context()
+
+    def main() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = context.run(function)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=main, name="stolon-program", daemon=True).start()
+    return future
 
 
 async def wait_for(future: Future[T]) -> T:

@@ -23,10 +23,11 @@ from stolon.srt.protocol import Select, SelectResult
 class ProgramState:
     """A branch of a running or finished program.
 
-    Appending records; nothing is sent before the program reads a variable, forks, or ends. Reading blocks
-    until the value is there, and raises the error of the generation that failed, naming the program line
-    that appended it. In an ``async def`` program use the forms that can be awaited: `aget`, `avalue`,
-    `async_sync`; what one of them has waited for can then be read by every other method.
+    Appending records; nothing is sent before the program reads a variable, forks, or ends. Reading
+    blocks until the value is there, and raises the error of the generation that failed, naming the
+    program line that appended it. In an ``async def`` program use the forms that can be awaited:
+    `aget`, `avalue`, `async_sync`; what one of them has waited for can then be read by every other
+    method.
 
     Attributes:
         ret_value: what the body returned.
@@ -36,7 +37,7 @@ class ProgramState:
         self._branch = branch
         self.ret_value: Any = None
 
-    # -- appending -----------------------------------------------------------------------------------
+    # -- appending -------------------------------------------------------------------------------
 
     def __iadd__(self, value: Any) -> ProgramState:
         self._branch.append(_expr(value))
@@ -70,14 +71,14 @@ class ProgramState:
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[None]:
-        """The variable becomes all text appended inside the ``with``. It can't be read before its end."""
+        """The variable becomes all text appended inside the ``with``, and is readable after it."""
         scope = self._branch.open_scope(name)
         try:
             yield
         finally:
             self._branch.close_scope(scope)
 
-    # -- variables -----------------------------------------------------------------------------------
+    # -- variables -------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
         return self.get_var(name)
@@ -95,7 +96,7 @@ class ProgramState:
         return self._read(name)
 
     def value(self, name: str) -> Any:
-        """Value of a variable in its own type: int, float, bool, str, JSON data, model instance. Blocks.
+        """Value of a variable in its own type: a number, JSON data, a model instance. Blocks.
 
         Raises ProgramError for text that is not of the type, as when it was cut at max_tokens.
         """
@@ -118,9 +119,9 @@ class ProgramState:
     def get_meta_info(self, name: str) -> Any:
         """Facts about the generation or selection behind a variable, as a dict. Blocks.
 
-        Token counts and times (`protocol.Usage`), ``finish_reason``, ``output_ids``, and where asked for
-        ``output_token_logprobs`` and ``output_top_logprobs`` as (log-prob, token id, text). With several
-        samples, a list of such dicts.
+        Token counts and times (`protocol.Usage`), ``finish_reason``, ``output_ids``, and where
+        asked for ``output_token_logprobs`` and ``output_top_logprobs`` as (log-prob, token id,
+        text). With several samples, a list of such dicts.
         """
         call = self._call(name)
         with reporting(self._branch.run):
@@ -137,7 +138,7 @@ class ProgramState:
             raise TypeError("a selection was answered with a generation")
         return ChoiceScores(result, call.segment.method)
 
-    # -- text ----------------------------------------------------------------------------------------
+    # -- text ------------------------------------------------------------------------------------
 
     def text(self) -> str:
         """The whole text, roles' affixes included. Blocks."""
@@ -150,7 +151,7 @@ class ProgramState:
         return [{"role": turn.role, "content": turn.content()} for turn in self._branch.chat.turns]
 
     def text_iter(self, var: str | None = None) -> Iterator[str]:
-        """The whole text or one variable in pieces as they arrive; one piece unless the run streams."""
+        """The text or one variable, in pieces as they arrive; one piece unless the run streams."""
         for text, _ in self._pieces(var):
             if text:
                 yield text
@@ -160,8 +161,8 @@ class ProgramState:
     ) -> AsyncIterator[Any]:
         """`text_iter` for asyncio; with meta data it yields (text, dict).
 
-        Log-prob lists in the dict are those of the piece's own tokens; ``completion_tokens`` counts all
-        tokens of the variable so far.
+        Log-prob lists in the dict are those of the piece's own tokens; ``completion_tokens``
+        counts all tokens of the variable so far.
         """
         if var is None and not self._branch.run.streaming:
             await self.async_sync()
@@ -187,7 +188,7 @@ class ProgramState:
     def _walk(self, var: str | None) -> Walk:
         return walk_text(self._branch) if var is None else walk_variable(self._branch, var)
 
-    # -- waiting -------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """Wait for everything this branch has asked for (outside the program: for its end)."""
@@ -208,7 +209,7 @@ class ProgramState:
             return error
         return None
 
-    # -- branches ------------------------------------------------------------------------------------
+    # -- branches --------------------------------------------------------------------------------
 
     def fork(self, size: int = 1) -> ForkGroup:
         """`size` branches that go on from here, sharing every token so far."""
@@ -221,7 +222,7 @@ class ProgramState:
         yield group[0]
         group.join()
 
-    # -- about the run -------------------------------------------------------------------------------
+    # -- about the run ---------------------------------------------------------------------------
 
     @property
     def trace(self) -> Trace:
@@ -248,7 +249,7 @@ class ProgramState:
         text = known_text(branch.items)
         return f"<ProgramState of {branch.run.name!r}: {text!r}>"
 
-    # -- reading -------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def _block(self, waits: Waits, *, what: str, instead: str) -> None:
         block(self._branch.run, waits, what=what, instead=instead)

@@ -59,7 +59,7 @@ def walk_variable(branch: Branch, name: str) -> Walk:
 
 
 def walk_text(branch: Branch) -> Walk:
-    """Pieces of the whole text, up to its end; outside a running program up to the program's end."""
+    """Pieces of the whole text; outside a running program up to the program's end."""
     run = branch.run
     position = 0
     while True:

@@ -42,8 +42,8 @@ class CallTrace:
         where: ``file.py:line`` that appended it.
         finish: ``stop``, ``length``, ``choice``, ``error`` or ``running``.
         tokens: of all samples together.
-        started, seconds: when its block was sent, relative to the run's first one, and how long until its
-            value was there; None where that has not happened.
+        started, seconds: when its block was sent, relative to the run's first one, and how long
+            until its value was there; None where that has not happened.
         queue_time, prefill_time, decode_time: seconds, as the engine reports them for sample 0.
     """
 

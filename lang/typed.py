@@ -1,4 +1,4 @@
-"""Types of generated values: which grammar keeps the text in the type, and how the text becomes the value."""
+"""Types of generated values: the grammar that keeps text in the type, and its decoder."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class DataType:
         return GrammarSpec(kind="regex", text=self.pattern)
 
 
-# A number ends where something follows it that can't belong to it; the trailing blanks in the pattern let
-# the model say so, and the stop strings keep them out of the text.
+# A number ends where something follows it that can't belong to it; the trailing blanks in the
+# pattern let the model say so, and the stop strings keep them out of the text.
 _BLANK = (" ", "\n")
 
 _TYPES: dict[str, DataType] = {
@@ -63,8 +63,8 @@ def data_type(dtype: type | str) -> DataType:
 def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
     """Grammar and decoder of a JSON schema.
 
-    `schema` is a schema as a dict or as JSON text (values are plain JSON data), or a pydantic model, a
-    dataclass or any other type that pydantic can describe (values are instances of it).
+    `schema` is a schema as a dict or as JSON text (values are plain JSON data), or a pydantic
+    model, a dataclass or any other type that pydantic can describe (values are instances of it).
     """
     if isinstance(schema, str):
         try:
@@ -77,7 +77,8 @@ def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
 
 
 def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
-    # pydantic takes longer to import than the rest of the language; only programs with typed schemas pay.
+    # pydantic takes longer to import than the rest of the language; only programs with typed
+    # schemas pay.
     from pydantic import PydanticUserError, TypeAdapter
 
     if not (inspect.isclass(kind) or hasattr(kind, "__origin__") or hasattr(kind, "__args__")):

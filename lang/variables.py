@@ -19,7 +19,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """One value per child of a joined group, in child order; None where a child has no such variable."""
+    """One value per child of a joined group, in child order; None where a child has none."""
 
     values: tuple[Any, ...]
 

@@ -1,4 +1,4 @@
-"""Waiting for what a branch has asked for: one description, waited for by threads and by coroutines."""
+"""Waiting for what a branch has asked for, by threads and by coroutines alike."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def for_calls(run: ProgramRun, calls: Iterable[Call]) -> Waits:
             continue
         if not call.settled.done():
             run.flush()
-        # Also when it is settled by now: whether an async program must await must not depend on timing.
+        # Also when it is settled by now: whether an async program must await must not depend on
+        # timing.
         yield call.settled
         call.awaited = True
 
 
 def for_variable(branch: Branch, name: str) -> Waits:
-    """Until a variable can be read. A consumer outside the running program also waits for its being set."""
+    """Until a variable can be read. Outside the running program, also until it is set."""
     run = branch.run
     while name not in branch.variables and not (run.finished or run.in_body()):
         waiter = run.changed.waiter()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stolon.constrained import Grammar, GrammarCompiler, Mask
+from stolon.constrained import Grammar, GrammarCompiler
 from stolon.errors import ContextLengthExceeded, InvalidRequest
-from stolon.srt.boundary import Boundary
+from stolon.srt.boundary import AllowList, Boundary
 from stolon.srt.protocol import (
     MAX_CHOICES,
     MAX_SAMPLES,
@@ -45,7 +45,7 @@ class GenStep:
     stop_regexes: tuple[StopRegex, ...]
     seed: int
     prefix: bytes = b""
-    first_mask: Mask | None = None
+    first_mask: AllowList | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -218,7 +218,7 @@ class Admission:
         grammar = self._compiler.compile(gen.grammar, prefix=prefix) if gen.grammar else None
         first_mask = None
         if prefix and grammar is None:
-            first_mask = self._compiler.allow(self._boundary.tokens_with_prefix(prefix))
+            first_mask = self._boundary.starting_with(prefix)
         seed = gen.sampling.seed
         step = GenStep(
             index,

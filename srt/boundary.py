@@ -8,12 +8,29 @@ it begins with the same bytes (token healing). See docs/decisions for why only b
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stolon.srt.tokenizer import Tokenizer
 
 _BLANKS = b" \t\n\r"
 _CONTEXT_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AllowList:
+    """A mask that allows just these ids (ascending); the form that the sampler reads."""
+
+    allow: NDArray[np.int64]
+    deny: None = None
+    bits: None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.allow)
 
 
 class Boundary:
@@ -33,13 +50,13 @@ class Boundary:
         )
         return [data for data, _ in pairs], [token for _, token in pairs]
 
-    def tokens_with_prefix(self, prefix: bytes) -> list[int]:
-        """Ids of the ordinary tokens whose bytes begin with `prefix`, ascending."""
+    def starting_with(self, prefix: bytes) -> AllowList:
+        """The ordinary tokens whose bytes begin with `prefix`."""
         keys, tokens = self._sorted
         first = last = bisect_left(keys, prefix)
         while last < len(keys) and keys[last].startswith(prefix):
             last += 1
-        return sorted(tokens[first:last])
+        return AllowList(np.array(sorted(tokens[first:last]), np.int64))
 
     def heal(self, ids: list[int], *, keep: int) -> tuple[list[int], bytes]:
         """Take back the last token of a literal if it ends in a blank and longer tokens begin like it.

@@ -25,7 +25,7 @@ from stolon.srt.kv_space import KVSpace
 from stolon.srt.load_tokenizer import load_tokenizer
 from stolon.srt.loaders import open_model, resolve
 from stolon.srt.loop import EngineLoop
-from stolon.srt.model_runner import ModelRunner
+from stolon.srt.model_runner import ModelRunner, Runner
 from stolon.srt.models.config import ModelConfig
 from stolon.srt.protocol import Event, Failed, Request
 from stolon.srt.scheduler import Scheduler
@@ -91,19 +91,22 @@ class Engine:
         tokenizer, template = load_tokenizer(path)
         source = open_model(path)
         try:
-            self._build(
+            runner = _load(
                 source,
                 ops_by_name(kernels),
-                tokenizer,
-                template,
-                name=str(model) if not isinstance(model, Path) else model.stem,
                 kv_tokens=kv_tokens,
                 context_length=context_length,
                 max_running=max_running or DEFAULT_RUNNING,
-                step_tokens=step_tokens or DEFAULT_STEP_TOKENS,
             )
         finally:
             source.close()
+        self._assemble(
+            runner,
+            tokenizer,
+            template,
+            name=path.stem if isinstance(model, Path) or path == Path(model) else model,
+            step_tokens=step_tokens or DEFAULT_STEP_TOKENS,
+        )
 
     @classmethod
     def from_parts(
@@ -119,49 +122,47 @@ class Engine:
         max_running: int = DEFAULT_RUNNING,
         step_tokens: int = DEFAULT_STEP_TOKENS,
     ) -> Engine:
-        """An engine over weights and a tokenizer that are in hand already."""
-        engine = cls.__new__(cls)
-        engine._build(
+        """An engine over weights and a tokenizer that are in hand already; float32 unless `ops` says else."""
+        runner = _load(
             source,
             ops or ops_by_name("reference"),
-            tokenizer,
-            template,
-            name=name,
             kv_tokens=kv_tokens,
             context_length=context_length,
             max_running=max_running,
-            step_tokens=step_tokens,
         )
+        return cls.from_runner(
+            runner, tokenizer, template=template, name=name, step_tokens=step_tokens
+        )
+
+    @classmethod
+    def from_runner(
+        cls,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        *,
+        template: ChatTemplate | None = None,
+        name: str = "model",
+        step_tokens: int = DEFAULT_STEP_TOKENS,
+    ) -> Engine:
+        """An engine over anything that turns a ragged batch into logits."""
+        engine = cls.__new__(cls)
+        engine._assemble(runner, tokenizer, template, name=name, step_tokens=step_tokens)
         return engine
 
-    def _build(
+    def _assemble(
         self,
-        source: WeightSource,
-        ops: Ops,
+        runner: Runner,
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         *,
         name: str,
-        kv_tokens: int | None,
-        context_length: int | None,
-        max_running: int,
         step_tokens: int,
     ) -> None:
-        config = source.config
-        context = min(context_length or config.context_length, config.context_length)
-        slots = kv_tokens or _default_slots(config, context, ops.dtype)
-        context = min(context, slots)
-        runner = ModelRunner(
-            source,
-            ops,
-            num_slots=slots,
-            max_context=context,
-            table_rows=max_running + SELECT_ROWS,
-        )
+        rows, context = runner.slot_table.shape
         stats = EngineStats()
-        pool = SlotPool(slots)
+        pool = SlotPool(runner.num_slots)
         space = KVSpace(pool, PrefixTree(pool), runner.slot_table.numpy(), spare_rows=SELECT_ROWS)
-        scheduler = Scheduler(space, max_running=max_running)
+        scheduler = Scheduler(space, max_running=rows - SELECT_ROWS)
         batcher = Batcher(
             scheduler,
             space,
@@ -178,11 +179,11 @@ class Engine:
         self.chat_template = template
         self.info = ModelInfo(
             name=name,
-            architecture=config.architecture,
+            architecture=runner.architecture,
             vocab_size=tokenizer.vocab_size,
             context_length=context,
-            kv_slots=slots,
-            dtype=str(ops.dtype).removeprefix("torch."),
+            kv_slots=runner.num_slots,
+            dtype=runner.dtype,
             parameters=runner.parameter_count,
         )
         self._admission = Admission(
@@ -241,18 +242,20 @@ class Engine:
             failure = InternalError(f"preparing the request failed ({type(error).__name__})")
             on_event(Failed.of(request.rid, failure))
             return
-        try:
-            # Posted before it is forgotten, so that an abort always finds it in one of the two places.
-            self._loop.post(lambda: self._loop.add(job))
-        except EngineClosed as error:
-            on_event(Failed.of(request.rid, error))
-        if self._forget(request.rid):
+        with self._lock:
+            # In one go, so that an abort always finds the request in one of the two places.
+            aborted = self._pending.pop(request.rid, False)
+            try:
+                self._loop.post(lambda: self._loop.add(job))
+            except EngineClosed as error:
+                on_event(Failed.of(request.rid, error))
+                return
+        if aborted:
             self.abort(request.rid)
 
-    def _forget(self, rid: str) -> bool:
-        """A request left preparation. Returns whether it was aborted meanwhile."""
+    def _forget(self, rid: str) -> None:
         with self._lock:
-            return self._pending.pop(rid, False)
+            self._pending.pop(rid, None)
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
@@ -373,6 +376,26 @@ def _shape(
     if several:
         return answers if lists else [samples[0] for samples in answers]
     return answers[0] if lists else answers[0][0]
+
+
+def _load(
+    source: WeightSource,
+    ops: Ops,
+    *,
+    kv_tokens: int | None,
+    context_length: int | None,
+    max_running: int,
+) -> ModelRunner:
+    config = source.config
+    context = min(context_length or config.context_length, config.context_length)
+    slots = kv_tokens or _default_slots(config, context, ops.dtype)
+    return ModelRunner(
+        source,
+        ops,
+        num_slots=slots,
+        max_context=min(context, slots),
+        table_rows=max_running + SELECT_ROWS,
+    )
 
 
 def _default_slots(config: ModelConfig, context: int, dtype: torch.dtype) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 
-from stolon.constrained import Mask
+import numpy as np
+
 from stolon.errors import GrammarError, InternalError, StolonError
 from stolon.srt.admission import GenStep
+from stolon.srt.boundary import AllowList
 from stolon.srt.client import EngineStats
 from stolon.srt.output import GenOutput
 from stolon.srt.protocol import Finish, TokenLogprob
-from stolon.srt.sampling import SamplerRow
+from stolon.srt.sampling import SamplerRow, TokenMask
 from stolon.srt.sequence import Generation, Sequence
 from stolon.srt.tokenizer import Tokenizer
 
@@ -57,9 +59,9 @@ class Generator:
         step = generation.step
         sampling = step.gen.sampling
         count = len(generation.output.token_ids)
-        mask: Mask | None = None
+        mask: TokenMask | None = None
         if generation.queued:
-            mask = Mask.single(generation.queued[0], self._tokenizer.vocab_size)
+            mask = AllowList(np.array(generation.queued[:1], np.int64))
         elif generation.matcher is not None:
             mask = generation.matcher.mask()
             if generation.matcher.error is not None:

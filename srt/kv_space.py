@@ -31,9 +31,9 @@ class KVSpace:
         self.table = table
         self.weights_version = "0"
         self.evicted = 0
-        rows = table.shape[0]
-        self._rows = list(range(rows - spare_rows - 1, -1, -1))
-        self.spare_rows = list(range(rows - spare_rows, rows))
+        rows = table.shape[0] - spare_rows
+        self._rows = list(range(rows - 1, -1, -1))
+        self.spare_rows = list(range(rows, rows + spare_rows))
 
     @property
     def free_rows(self) -> int:
@@ -102,20 +102,23 @@ class KVSpace:
         seq.node = inserted.node
         seq.tree_len = seq.computed
 
-    def detach(self, seq: Sequence, *, keep: bool = True) -> None:
-        """Take back the row. What was computed stays in the tree, evictable; with keep=False (the values
-        can't be trusted) it is thrown away."""
+    def detach(self, seq: Sequence) -> None:
+        """Take back the row. What was computed stays in the tree, evictable."""
         if seq.node is None:
             return
-        if keep:
-            self.share(seq)
-        else:
-            self.rewind(seq, seq.tree_len)
+        self.share(seq)
         self.tree.release(seq.node)
         self._rows.append(seq.row)
         seq.node = None
         seq.row = -1
         seq.computed = seq.tree_len = 0
+
+    def reset(self) -> None:
+        """Forget everything: after a fault in a step, what the slots hold can't be trusted. No sequence may
+        be attached any more."""
+        self.pool = SlotPool(self.pool.num_slots)
+        self.tree = PrefixTree(self.pool)
+        self._rows = list(range(self.spare_rows[0] - 1, -1, -1))
 
     def check_integrity(self, attached: Iterable[Sequence]) -> None:
         """Every slot accounted for (promise P4). Raises InternalError with the detail."""

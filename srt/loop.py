@@ -13,7 +13,7 @@ from stolon.srt.admission import Job
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats
 from stolon.srt.kv_space import KVSpace
-from stolon.srt.model_runner import ModelRunner
+from stolon.srt.model_runner import Runner
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.walker import Walker
 
@@ -29,7 +29,7 @@ class EngineLoop:
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: Runner,
         scheduler: Scheduler,
         batcher: Batcher,
         walker: Walker,
@@ -132,7 +132,7 @@ class EngineLoop:
             for action in actions:
                 action()
             if closing:
-                self._fail_all(EngineClosed("the engine was closed"), keep=False)
+                self._fail_all(EngineClosed("the engine was closed"))
                 return
             if self._busy():
                 self._step_guarded()
@@ -147,7 +147,7 @@ class EngineLoop:
         except Exception as error:
             log.exception("a step failed")
             kind = "out of memory" if isinstance(error, MemoryError) else type(error).__name__
-            self._fail_all(InternalError(f"a step of the engine failed ({kind})"), keep=False)
+            self._fail_all(InternalError(f"a step of the engine failed ({kind})"))
 
     def _step(self) -> None:
         begun = time.perf_counter()
@@ -157,7 +157,7 @@ class EngineLoop:
         plan = self._batcher.plan()
         for seq in plan.stuck:
             self._walker.fail(
-                seq,
+                seq.job,
                 InvalidRequest(
                     f"a sequence of {len(seq.tokens)} tokens needs more KV slots than the pool has",
                     hint="start the engine with more kv_tokens",
@@ -183,10 +183,10 @@ class EngineLoop:
             }
             self._jobs = {rid: job for rid, job in self._jobs.items() if rid in alive}
 
-    def _fail_all(self, error: StolonError, *, keep: bool) -> None:
-        for job in list(self._jobs.values()):
-            for seq in self._scheduler.of_job(job)[:1]:
-                self._walker.fail(seq, error, keep=keep)
+    def _fail_all(self, error: StolonError) -> None:
+        """End every request, and start anew with an empty cache."""
+        self._scheduler.clear()
+        self._space.reset()
+        for job in self._jobs.values():
+            self._walker.fail(job, error)
         self._jobs.clear()
-
-

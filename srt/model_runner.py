@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,20 @@ from stolon.radix import KVCache
 from stolon.srt.models.config import ModelConfig
 from stolon.srt.models.registry import load_model
 from stolon.srt.weights import WeightSource
+
+
+class Runner(Protocol):
+    """What the engine needs of a model: slots, a table of them, and logits for a step."""
+
+    num_slots: int
+    slot_table: Tensor
+    architecture: str
+    dtype: str
+    parameter_count: int
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        """float32 ``[S, vocab]`` for the S output rows of the batch."""
+        ...
 
 
 class ModelRunner:
@@ -43,6 +59,9 @@ class ModelRunner:
     ) -> None:
         config = source.config
         self.config: ModelConfig = config
+        self.architecture = config.architecture
+        self.dtype = str(ops.dtype).removeprefix("torch.")
+        self.num_slots = num_slots
         self.ops = ops
         self.max_context = min(max_context, config.context_length)
         counted = _CountingSource(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,12 +50,10 @@ class GenOutput:
         self._decoder = IncrementalDecoder(tokenizer, skip_special=sampling.skip_special_tokens)
         self._text = ""
         self._skip = len(prefix.decode("utf-8", "replace"))
-        self._byte_ends: list[int] = []
-        self._bytes = 0
         self._released = self._skip
         self._taken = self._skip
         self._taken_tokens = 0
-        self._text_ends: list[int] = []
+        self._text_ends: list[int] = []  # of each token; short while its last character is incomplete
         self._longest_stop = max((len(stop) for stop in sampling.stop), default=0)
 
     @property
@@ -67,18 +66,20 @@ class GenOutput:
         self.token_ids.append(token)
         if self.logprobs is not None and logprob is not None:
             self.logprobs.append(logprob)
-        special = token in self._tokenizer.special_ids
-        if not (special and self._sampling.skip_special_tokens):
-            self._bytes += len(self._tokenizer.token_bytes[token])
-        self._byte_ends.append(self._bytes)
         before = len(self._text)
         self._text += self._decoder.push(token)
-        self._text_ends.append(len(self._text))
-        armed = len(self.token_ids) >= self._sampling.min_tokens
-        return self._scan(before, armed)
+        if not self._decoder.holding:
+            self._end_tokens()
+        return self._scan(before)
 
-    def _scan(self, before: int, armed: bool) -> Finish | None:
+    def _end_tokens(self) -> None:
+        """All bytes so far are decoded: tokens without an end yet end here."""
+        missing = len(self.token_ids) - len(self._text_ends)
+        self._text_ends.extend([len(self._text)] * missing)
+
+    def _scan(self, before: int) -> Finish | None:
         """Look for a stop in text that became certain since `before`, and move the release point."""
+        armed = len(self.token_ids) >= self._sampling.min_tokens
         found: tuple[int, int, str] | None = None
         hold = len(self._text)
         if armed and self._longest_stop:
@@ -115,51 +116,46 @@ class GenOutput:
 
         The dropped tokens were never anybody's prefix; what is kept stays as it was generated.
         """
-        byte_at = len(self._text[:at].encode("utf-8", "surrogatepass"))
-        keep = 0
-        while keep < len(self._byte_ends) and self._byte_ends[keep] <= byte_at:
-            keep += 1
-        kept_bytes = self._byte_ends[keep - 1] if keep else 0
-        remainder = self._text[:at].encode("utf-8", "surrogatepass")[kept_bytes:byte_at]
+        self._end_tokens()
+        keep = bisect_right(self._text_ends, at)
+        remainder = self._text[self._text_ends[keep - 1] if keep else 0 : at]
         self._text = self._text[:at]
-        del self.token_ids[keep:]
+        del self.token_ids[keep:], self._text_ends[keep:]
         if self.logprobs is not None:
             del self.logprobs[keep:]
-        del self._byte_ends[keep:]
-        self._text_ends = [min(end, at) for end in self._text_ends[:keep]]
         if remainder:
-            extra = self._tokenizer.encode(remainder.decode("utf-8", "replace"))
+            extra = self._tokenizer.encode(remainder)
             self.token_ids.extend(extra)
-            self._text_ends.extend([at] * len(extra))
             if self.logprobs is not None:
                 self.logprobs.extend(TokenLogprob(token, None) for token in extra)
+        self._end_tokens()
         self._released = len(self._text)
 
-    def finish(self, *, cut: bool) -> None:
-        """No token follows: everything is released. Unless a stop cut the text, incomplete UTF-8 at its
-        end becomes U+FFFD."""
-        if not cut:
+    def finish(self, finish: Finish) -> Finish:
+        """No token follows: everything is released.
+
+        Incomplete UTF-8 at the end becomes U+FFFD, unless a stop cut the text; that may itself complete
+        a stop, so the reason for the end is returned.
+        """
+        if not (finish.kind == "stop" and isinstance(finish.matched, str)):
+            before = len(self._text)
             self._text += self._decoder.flush()
-            if self._text_ends:
-                self._text_ends[-1] = len(self._text)
+            self._end_tokens()
+            if len(self._text) > before:
+                finish = self._scan(before) or finish
         self._released = max(len(self._text), self._skip)
+        return finish
 
     def take(self) -> Piece | None:
-        """Released text not taken yet, with its tokens; None if there is none."""
-        if self._released <= self._taken and not (
-            self._taken_tokens < len(self.token_ids)
-            and self._text_ends[self._taken_tokens] <= self._released
-        ):
+        """Released text not taken yet, with the tokens that end in it; None if there is none."""
+        last = bisect_right(self._text_ends, self._released)
+        if self._released <= self._taken and last <= self._taken_tokens:
             return None
         text = self._text[self._taken : self._released]
         self._taken = max(self._taken, self._released)
-        first = self._taken_tokens
-        last = first
-        while last < len(self.token_ids) and self._text_ends[last] <= self._taken:
-            last += 1
-        self._taken_tokens = last
+        first, self._taken_tokens = self._taken_tokens, max(last, self._taken_tokens)
         return Piece(
             text,
-            self.token_ids[first:last],
-            None if self.logprobs is None else self.logprobs[first:last],
+            self.token_ids[first : self._taken_tokens],
+            None if self.logprobs is None else self.logprobs[first : self._taken_tokens],
         )

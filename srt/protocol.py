@@ -8,6 +8,7 @@ All of it is plain msgspec data: the same structs are passed in process and over
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal
 
 import msgspec
@@ -74,7 +75,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skip_special_tokens: bool = True
 
     def validate(self, vocab_size: int) -> None:
-        """Raise InvalidRequest that names the first field out of range."""
+        """Raise InvalidRequest that names the first field of a wrong type or out of range."""
+        try:
+            msgspec.convert(msgspec.to_builtins(self), Sampling)
+        except (msgspec.ValidationError, TypeError) as error:
+            field = re.search(r"\$\.(\w+)", str(error))
+            raise InvalidRequest(str(error), param=field[1] if field else None) from error
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is None:

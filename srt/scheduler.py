@@ -54,13 +54,21 @@ class Scheduler:
         """Something was freed or cached: admission is worth trying again."""
         self._changed = True
 
-    def remove(self, seq: Sequence, *, keep: bool = True) -> None:
-        """Take a sequence out, wherever it is; its KV stays cached unless keep is False."""
+    def clear(self) -> None:
+        """Drop all sequences without touching their slots; the space is reset next."""
+        for seq in self.running:
+            seq.node = None
+            seq.row = -1
+        self.running.clear()
+        self.waiting.clear()
+
+    def remove(self, seq: Sequence) -> None:
+        """Take a sequence out, wherever it is; its KV stays cached."""
         if seq in self.running:
             self.running.remove(seq)
         elif seq in self.waiting:
             self.waiting.remove(seq)
-        self._space.detach(seq, keep=keep)
+        self._space.detach(seq)
         self._changed = True
 
     def admit(self) -> None:
@@ -81,7 +89,7 @@ class Scheduler:
         self.running.append(seq)
         if seq.retractions == 0:
             seq.account.queue_time = time.perf_counter() - seq.account.started
-            seq.account.cached = seq.prompt_cached = seq.computed
+            seq.account.cached = seq.prompt_cached = min(seq.computed, seq.literals)
         seq.counted = max(seq.counted, seq.computed)
         for other in self.waiting:
             other.waited += 1

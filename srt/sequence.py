@@ -66,8 +66,9 @@ class Sequence:
     to this sequence; ``computed <= len(tokens)``.
 
     Attributes:
-        known: number of leading tokens that are literals or settled generations: they are prefilled in
-            chunks, and their KV is given to the tree once complete.
+        literals: length up to the end of the last literals appended; what usage counts as prompt.
+        known: the same with the tokens that a grammar forces right after them. These are prefilled in
+            chunks, and their KV is given to the tree.
     """
 
     job: Job
@@ -78,8 +79,8 @@ class Sequence:
     tree_len: int = 0
     node: Node | None = None
     row: int = -1
+    literals: int = 0
     known: int = 0
-    shared: bool = False
     waited: int = 0
     retractions: int = 0
     prompt_len: int = 0
@@ -110,7 +111,7 @@ class Sequence:
         while isinstance(step := self.step, Known):
             self.tokens.extend(step.ids)
             self.cursor += 1
-        self.known = len(self.tokens)
+        self.known = self.literals = len(self.tokens)
 
     @property
     def at_gen(self) -> GenStep | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stolon.errors import ContextLengthExceeded, InternalError, StolonError
+from stolon.srt.admission import Job
 from stolon.srt.batching import Plan, Run
 from stolon.srt.client import EngineStats
 from stolon.srt.generating import Generator
@@ -59,15 +60,14 @@ class Walker:
         if not seq.job.over:
             self._guard(seq, lambda: self._enter(seq))
 
-    def fail(self, seq: Sequence, error: StolonError, *, keep: bool = True) -> None:
-        """End the whole request with an error."""
-        job = seq.job
-        for other in self._scheduler.of_job(job):
-            self._scheduler.remove(other, keep=keep)
+    def fail(self, job: Job, error: StolonError) -> None:
+        """End a whole request with an error."""
+        for seq in self._scheduler.of_job(job):
+            self._scheduler.remove(seq)
         if not job.over:
             job.over = True
             self._stats.failed += 1
-            self._emit(seq, Failed.of(job.request.rid, error))
+            job.on_event(Failed.of(job.request.rid, error))
 
     def abort(self, seq: Sequence) -> None:
         """End one sample with what it has."""
@@ -80,7 +80,7 @@ class Walker:
         try:
             action()
         except StolonError as error:
-            self.fail(seq, error)
+            self.fail(seq.job, error)
 
     # One step
 
@@ -103,7 +103,7 @@ class Walker:
         seq = run.seq
         was_prefilling = seq.prefilling
         seq.computed = run.stop
-        settled = min(run.stop, seq.known)
+        settled = min(run.stop, seq.literals)
         fresh = max(0, settled - max(run.start, seq.counted))
         seq.counted = max(seq.counted, settled)
         seq.account.computed += fresh
@@ -143,7 +143,7 @@ class Walker:
                 continue
             row = self._generator.sampler_row(seq, generation)
             if isinstance(row, StolonError):
-                self.fail(seq, row)
+                self.fail(seq.job, row)
                 continue
             chosen.append((seq, generation))
             rows.append(row)
@@ -159,7 +159,7 @@ class Walker:
             if seq.job.over:
                 continue
             if isinstance(token, StolonError):
-                self.fail(seq, token)
+                self.fail(seq.job, token)
             else:
                 self._guard(
                     seq,
@@ -210,7 +210,7 @@ class Walker:
     def _report(self, seq: Sequence, generation: Generation, finish: Finish) -> None:
         """A generation's tokens are final: settle them in the sequence and tell the caller."""
         output = generation.output
-        output.finish(cut=finish.kind == "stop" and isinstance(finish.matched, str))
+        finish = output.finish(finish)
         self._settle(seq, generation.start, output.token_ids)
         if seq.job.request.stream:
             self._stream(seq, generation)

@@ -1,6 +1,7 @@
 """Stolon: structured generation, a language and the runtime built with it.
 
-Names are imported when they are first used: ``import stolon`` itself loads neither the language nor torch.
+Names are imported when they are first used: ``import stolon`` itself loads neither the language
+    nor torch.
 """
 
 from __future__ import annotations

@@ -51,14 +51,16 @@ def restrict(logits: Floats, row: SamplerRow) -> tuple[Ids | None, Floats]:
             kept = ids[~np.isin(ids, row.banned)]
             ids = kept if len(kept) else ids
         return ids, logits[ids]
-    if mask is None or (mask.deny is None and mask.bits is None):
-        return None, _ban(logits, row.banned)
-    allowed = np.full_like(logits, -np.inf)
-    if mask.bits is not None:
-        np.copyto(allowed[: len(mask.bits)], logits[: len(mask.bits)], where=mask.bits)
-    else:
-        allowed[:] = logits
+    if mask is not None and mask.bits is not None:
+        size = min(len(mask.bits), len(logits))
+        allowed = np.full_like(logits, -np.inf)
+        # Not copyto(where=...), which branches on every token and is several times slower.
+        allowed[:size] = np.where(mask.bits[:size], logits[:size], np.float32(-np.inf))
+    elif mask is not None and mask.deny is not None and len(mask.deny):
+        allowed = logits.copy()
         allowed[mask.deny] = -np.inf
+    else:
+        return None, _ban(logits, row.banned)
     without = _ban(allowed, row.banned)
     return None, without if row.banned and without.max() > -np.inf else allowed
 

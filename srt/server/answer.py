@@ -85,7 +85,7 @@ class Answer(Response):
         dispatcher: Dispatcher,
         preparer: Preparer,
     ) -> None:
-        self._request = request
+        super().__init__()
         self._dispatcher = dispatcher
         self._preparer = preparer
         self._started = False

@@ -13,15 +13,15 @@ from starlette.responses import Response
 
 from stolon.errors import StolonError
 from stolon.srt.client import EngineClient
-from stolon.srt.server.chat import chat_routes
-from stolon.srt.server.completions import completion_routes
+from stolon.srt.server.chat import add_chat_routes
+from stolon.srt.server.completions import add_completion_routes
 from stolon.srt.server.context import ServerContext
 from stolon.srt.server.errors import HTTPFailure, describe
 from stolon.srt.server.gate import Gate
 from stolon.srt.server.limits import ServerLimits
-from stolon.srt.server.native import native_routes
-from stolon.srt.server.operations import operation_routes
-from stolon.srt.server.text_routes import text_routes
+from stolon.srt.server.native import add_native_routes
+from stolon.srt.server.operations import add_operation_routes
+from stolon.srt.server.text_routes import add_text_routes
 
 _STATUS_ERRORS = {
     404: ("not_found", "There is no such route."),
@@ -62,8 +62,14 @@ def create_app(
         title="Stolon", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan
     )
     app.state.server = server
-    for routes in (chat_routes, completion_routes, native_routes, text_routes, operation_routes):
-        app.include_router(routes(server))
+    for add_routes in (
+        add_chat_routes,
+        add_completion_routes,
+        add_native_routes,
+        add_text_routes,
+        add_operation_routes,
+    ):
+        add_routes(app, server)
 
     async def explain(request: HTTPRequest, error: Exception) -> Response:
         if isinstance(error, HTTPException):

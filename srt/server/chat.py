@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
@@ -28,14 +28,10 @@ from stolon.srt.server.outcomes import Outcome, Sample, TokenCount, openai_finis
 MAX_TOP_LOGPROBS = 20
 
 
-def chat_routes(server: ServerContext) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/chat/completions")
+def add_chat_routes(app: FastAPI, server: ServerContext) -> None:
+    @app.post("/v1/chat/completions")
     async def chat_completions(request: HTTPRequest) -> Response:
         return server.answer(request, ChatBody, lambda body: ChatJob(server, body))
-
-    return router
 
 
 def chat_request(server: ServerContext, body: ChatBody, rid: str) -> Request:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
@@ -33,14 +33,10 @@ DEFAULT_MAX_TOKENS = 16
 MAX_TOP_LOGPROBS = 20
 
 
-def completion_routes(server: ServerContext) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/v1/completions")
+def add_completion_routes(app: FastAPI, server: ServerContext) -> None:
+    @app.post("/v1/completions")
     async def completions(request: HTTPRequest) -> Response:
         return server.answer(request, CompletionBody, lambda body: CompletionJob(server, body))
-
-    return router
 
 
 def split_prompts(body: CompletionBody, limit: int) -> list[str | list[int]]:

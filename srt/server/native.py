@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
@@ -139,14 +139,11 @@ class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     priority: int | None = None
 
 
-def native_routes(server: ServerContext) -> APIRouter:
-    router = APIRouter()
-
-    @router.api_route("/generate", methods=["POST", "PUT"])
+def add_native_routes(app: FastAPI, server: ServerContext) -> None:
+    @app.post("/generate")
+    @app.put("/generate")
     async def generate(request: HTTPRequest) -> Response:
         return server.answer(request, GenerateBody, lambda body: GenerateJob(server, body))
-
-    return router
 
 
 @dataclass(slots=True)

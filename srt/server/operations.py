@@ -6,7 +6,7 @@ import importlib.metadata
 
 import anyio.to_thread
 import msgspec
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.responses import Response
 
 from stolon.errors import EngineClosed
@@ -17,24 +17,22 @@ from stolon.srt.server.metrics import CONTENT_TYPE
 _PROBE_WAIT = 1.0  # a slow answer of a busy engine must not hold up a probe
 
 
-def operation_routes(server: ServerContext) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/v1/models")
+def add_operation_routes(app: FastAPI, server: ServerContext) -> None:
+    @app.get("/v1/models")
     async def models() -> Response:
         return _json({"object": "list", "data": [_model(server)]})
 
-    @router.get("/v1/models/{model_id:path}")
+    @app.get("/v1/models/{model_id:path}")
     async def model(model_id: str) -> Response:
         server.check_model(model_id)
         return _json(_model(server))
 
-    @router.get("/health")
+    @app.get("/health")
     async def health() -> Response:
         """The event loop turns."""
         return _json({"status": "ok"})
 
-    @router.get("/ready")
+    @app.get("/ready")
     async def ready() -> Response:
         """New requests are accepted and there is an engine to take them."""
         if server.dispatcher.draining:
@@ -44,7 +42,7 @@ def operation_routes(server: ServerContext) -> APIRouter:
             raise _unavailable("engine_closed", "The engine is not available.", retry=True)
         return _json({"status": "ok"})
 
-    @router.get("/live")
+    @app.get("/live")
     async def live() -> Response:
         """The engine advances, or has nothing to do."""
         await server.monitor.observe(_PROBE_WAIT)
@@ -52,19 +50,19 @@ def operation_routes(server: ServerContext) -> APIRouter:
             raise _unavailable("engine_stalled", "The engine does not advance.", retry=True)
         return _json({"status": "ok"})
 
-    @router.get("/metrics")
+    @app.get("/metrics")
     async def metrics() -> Response:
         stats = await server.monitor.observe(_PROBE_WAIT)
         return Response(server.metrics.render(stats), media_type=CONTENT_TYPE)
 
-    @router.post("/flush_cache")
+    @app.post("/flush_cache")
     async def flush_cache() -> Response:
         if server.dispatcher.draining:
             raise EngineClosed("the server is shutting down")
         await anyio.to_thread.run_sync(server.client.flush_cache)
         return _json({"success": True})
 
-    @router.get("/server_info")
+    @app.get("/server_info")
     async def server_info() -> Response:
         """What is served and under which limits. No paths, no keys."""
         stats = await server.monitor.observe(_PROBE_WAIT)
@@ -81,8 +79,6 @@ def operation_routes(server: ServerContext) -> APIRouter:
                 "engine": stats,
             }
         )
-
-    return router
 
 
 def _model(server: ServerContext) -> dict[str, object]:

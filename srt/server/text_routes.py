@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
@@ -37,20 +37,16 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
     tokens: list[int]
 
 
-def text_routes(server: ServerContext) -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/tokenize")
+def add_text_routes(app: FastAPI, server: ServerContext) -> None:
+    @app.post("/tokenize")
     async def tokenize(request: HTTPRequest) -> Response:
         return await _answer(server, request, TokenizeBody, lambda body: _tokenize(server, body))
 
-    @router.post("/detokenize")
+    @app.post("/detokenize")
     async def detokenize(request: HTTPRequest) -> Response:
         return await _answer(
             server, request, DetokenizeBody, lambda body: _detokenize(server, body)
         )
-
-    return router
 
 
 async def _answer(

@@ -155,18 +155,15 @@ class ZmqEngineClient:
         self.folder.remove()
 
     def _reap(self) -> None:
-        # A process that is still loading does not read commands yet, hence the signals.
-        for stop in (
-            (lambda: None) if self._ready.done() else self.process.terminate,
-            self.process.terminate,
-            self.process.kill,
-        ):
-            stop()
+        # A process that is still loading does not read commands yet: it gets the signal at once.
+        if not self._ready.done():
+            self.process.terminate()
+        for stop in (self.process.terminate, self.process.kill):
             try:
                 self.process.wait(_STOP_TIMEOUT)
                 return
             except subprocess.TimeoutExpired:
-                continue
+                stop()
         self.process.wait()
 
     def _wait_ready(self) -> ModelInfo:

@@ -27,6 +27,11 @@ class IncrementalDecoder:
             return ""
         return self._decoder.decode(self._token_bytes[id])
 
+    @property
+    def holding(self) -> bool:
+        """Whether bytes of an incomplete character are held back."""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """What was held back, as it reads if nothing follows. The decoder starts anew."""
         text = self._decoder.decode(b"", final=True)

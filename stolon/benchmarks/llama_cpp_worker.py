@@ -1,8 +1,9 @@
 """The llama.cpp side of the benchmark: a process that answers JSON lines (see process.py).
 
-It runs in any Python that has llama_cpp and numpy; it needs nothing of Stolon. It drives llama.cpp through its C
-API: one llama_decode per step for all sequences, as llama.cpp's own batched benchmark does. Before a measurement
-every combination of settings in `VARIANTS` is tried once and the fastest is kept.
+It runs in any Python that has llama_cpp and numpy; it needs nothing of Stolon. It drives llama.cpp
+through its C API: one llama_decode per step for all sequences, as llama.cpp's own batched benchmark
+does. Before a measurement every combination of settings in `VARIANTS` is tried once and the fastest
+is kept.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import llama_cpp
@@ -24,7 +26,7 @@ N_UBATCH = 512
 
 
 class Context:
-    """A llama.cpp context for `sequences` sequences of at most `length` tokens, and its batch buffer."""
+    """A context for `sequences` sequences of at most `length` tokens, and its batch buffer."""
 
     def __init__(
         self, model: Any, sequences: int, length: int, threads: int, variant: tuple[int, bool]
@@ -64,7 +66,7 @@ class Context:
                 raise RuntimeError(f"llama_decode returned {code}")
 
     def step(self, tokens: np.ndarray, position: np.ndarray) -> None:
-        """One row for each of the first len(tokens) sequences; `put` filled their seq_id in order."""
+        """One row for each of the first len(tokens) sequences; their seq_id stand already."""
         count = len(tokens)
         self.token[:count] = tokens
         self.pos[:count] = position
@@ -77,7 +79,7 @@ class Context:
     def argmax(self, rows: int) -> np.ndarray:
         """The likeliest token of each of the last step's `rows` outputs."""
         logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.handle), (rows, self.vocab))
-        return logits.argmax(axis=1)
+        return np.asarray(logits.argmax(axis=1))
 
     def free(self) -> None:
         llama_cpp.llama_batch_free(self.batch)
@@ -122,7 +124,7 @@ class Worker:
         return self._best_variant("prefill", lambda variant: self._prefill(ids, variant))
 
     def decode(self, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
-        """Seconds for `new_tokens` greedy tokens on each prompt whose tokens but the last are computed."""
+        """Seconds for `new_tokens` greedy tokens each, all prompt tokens but the last computed."""
         name = f"decode-{len(prompts)}"
         return self._best_variant(name, lambda v: self._decode(prompts, new_tokens, v))
 
@@ -192,17 +194,17 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     worker = Worker()
+    handlers: dict[str, Callable[..., dict[str, Any]]] = {
+        "load": worker.load,
+        "tokenize": worker.tokenize,
+        "prefill": worker.prefill,
+        "decode": worker.decode,
+        "memory": worker.memory,
+    }
     for line in sys.stdin:
         message = json.loads(line)
         try:
-            handler = {
-                "load": worker.load,
-                "tokenize": worker.tokenize,
-                "prefill": worker.prefill,
-                "decode": worker.decode,
-                "memory": worker.memory,
-            }[message.pop("do")]
-            answer = handler(**message)
+            answer = handlers[message.pop("do")](**message)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

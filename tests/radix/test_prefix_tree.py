@@ -230,6 +230,22 @@ def test_pinned_paths_go_last_but_they_go():
     tree.check_integrity()
 
 
+def test_a_pinned_edge_stays_pinned_when_it_is_split():
+    tree = make()
+    pinned = put(tree, [1, 2, 3, 4])
+    tree.pin(pinned.node)
+    other = put(tree, [1, 2, 9])
+    assert tree.pinned == 4
+    tree.check_integrity()
+    tree.match("w1", [1, 2, 9])
+    assert tree.evict(1) == 1
+    assert tree.peek("w1", [1, 2, 3, 4]) == 4
+    assert not other.node.alive
+    tree.unpin(pinned.node)
+    assert tree.pinned == 0
+    tree.check_integrity()
+
+
 def test_an_unpinned_path_is_evicted_by_age_again():
     tree = make()
     pinned = put(tree, [1, 2])

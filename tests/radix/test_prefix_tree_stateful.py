@@ -15,7 +15,10 @@ from hypothesis.stateful import (
 from stolon.radix import PrefixTree, SlotPool
 
 NUM_SLOTS = 60
-paths = st.lists(st.integers(0, 2), max_size=14).map(tuple)
+# Few symbols and few beginnings, so that paths share prefixes and edges are split often.
+heads = st.sampled_from([(), (0, 0, 0, 0, 0, 0), (0, 0, 0, 1, 1, 1), (1, 2, 1, 2)])
+tails = st.lists(st.integers(0, 1), max_size=8).map(tuple)
+paths = st.tuples(heads, tails, st.integers(0, 14)).map(lambda p: (p[0] + p[1])[: p[2]])
 namespaces = st.sampled_from(["a", ("b", 2)])
 
 
@@ -134,6 +137,13 @@ class TreeMachine(RuleBasedStateMachine):
         found = self.tree.match(namespace, path)
         self.tree.pin(found.node)
         handle = (namespace, path[: found.length], found.node)
+        self.pinned.append(handle)
+        return handle
+
+    @rule(target=pins, kept=leases)
+    def pin_leased(self, kept):
+        self.tree.pin(kept[2])
+        handle = (*kept,)
         self.pinned.append(handle)
         return handle
 

@@ -61,12 +61,13 @@ class FakeEngine:
     """Implements EngineClient.
 
     Args:
-        answers: by variable name: a text; a list with one text per sample; a function of (text before,
-            segment); an error that fails the request there. Selections take the choice of that text, or
-            their first one.
+        answers: by variable name: a text; a list with one text per sample; a function of (text
+            before, segment); an error that fails the request there. Selections take the choice of
+            that text, or their first one.
         default: answer of generations without one.
         delay: seconds before every answer.
-        together: answer nothing before this many requests are in flight at once; fails after a second.
+        together: answer nothing before this many requests are in flight at once; fails after a
+            second.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class FakeEngine:
         self._arrived = threading.Condition()
         threading.Thread(target=self._main, name="fake-engine", daemon=True).start()
 
-    # -- EngineClient --------------------------------------------------------------------------------
+    # -- EngineClient ----------------------------------------------------------------------------
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
         if self.closed:
@@ -129,7 +130,7 @@ class FakeEngine:
         self.closed = True
         self._queue.put(None)
 
-    # -- for tests -----------------------------------------------------------------------------------
+    # -- for tests -------------------------------------------------------------------------------
 
     @property
     def requests(self) -> list[Request]:
@@ -148,7 +149,7 @@ class FakeEngine:
             if isinstance(s, Gen) and s.name == name
         )
 
-    # -- the walk ------------------------------------------------------------------------------------
+    # -- the walk --------------------------------------------------------------------------------
 
     def _main(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -315,7 +316,7 @@ class FakeEngine:
 
 
 def tiny_chat_template(default_system: str = "") -> ChatTemplate:
-    """ChatML over the byte tokenizer's special tokens, with a default system prompt if one is given."""
+    """ChatML over the byte tokenizer's special tokens, with a default system prompt if given."""
     default = ""
     if default_system:
         content = json.dumps(default_system)

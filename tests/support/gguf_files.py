@@ -1,4 +1,4 @@
-"""Small model files for tests: GGUF written by hand (so that it can be written wrong), and HF folders."""
+"""Small model files for tests: GGUF written by hand, so that it can be wrong, and HF folders."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""EBNF and Lark grammars: translation, and the refusal of what would not be enforced."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from llguidance.gbnf_to_lark import any_to_lark
+
+from stolon.constrained.audit import audit_schema
+from stolon.errors import GrammarError
+
+__all__ = ["check_lark", "gbnf_to_lark"]
+
+_ATTRIBUTES = frozenset({"lazy", "suffix"})
+_SCAN = re.compile(
+    r"""(?P<string>"(?:[^"\\]|\\.)*"i?)
+    | (?P<comment>//[^\n]*|\#[^\n]*)
+    | (?P<regex>/(?:[^/\\]|\\.)+/[a-z]*)
+    | (?P<attributes>\[[^\]]*\](?=\s*:))
+    | (?P<directive>%[a-z]+)
+    | (?P<special><)
+    | (?P<subgrammar>@)
+    | .""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def gbnf_to_lark(text: str) -> str:
+    """GBNF (llama.cpp's EBNF, start rule ``root``) as Lark. Raises GrammarError."""
+    try:
+        lark: str = any_to_lark(text)
+    except RecursionError:
+        raise GrammarError("the EBNF is nested too deeply") from None
+    except Exception as error:
+        raise GrammarError(f"the EBNF can't be parsed: {str(error)[:300]}") from None
+    return lark
+
+
+def check_lark(text: str) -> None:
+    """Refuse special tokens, references to other grammars, and options that are not honoured."""
+    at = 0
+    while at < len(text):
+        found = _SCAN.match(text, at)
+        assert found is not None
+        kind, where = found.lastgroup, f"offset {at}"
+        at = found.end()
+        if kind == "special":
+            raise GrammarError("a grammar can't name special tokens", where=where)
+        if kind == "subgrammar":
+            raise GrammarError("a grammar can't refer to another grammar (@name)", where=where)
+        if kind == "attributes":
+            for attribute in found.group()[1:-1].split(","):
+                name = attribute.split("=")[0].strip()
+                if name not in _ATTRIBUTES:
+                    raise GrammarError(
+                        f"the rule option {name!r} is not supported",
+                        where=where,
+                        hint="set it on the generation instead",
+                    )
+        elif kind == "directive":
+            at = _directive(found.group(), text, at, where)
+
+
+def _directive(name: str, text: str, at: int, where: str) -> int:
+    if name in ("%ignore", "%regex"):
+        return at
+    if name not in ("%json", "%llguidance"):
+        raise GrammarError(f"the directive {name} is not supported", where=where)
+    while at < len(text) and text[at].isspace():
+        at += 1
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, at)
+    except (ValueError, RecursionError):
+        raise GrammarError(f"{name} must be followed by JSON", where=where) from None
+    if name == "%json":
+        audit_schema(text[at:end])
+    elif value != {}:
+        raise GrammarError("%llguidance options are not supported", where=where)
+    return end

@@ -1,0 +1,62 @@
+"""One call of a program: where its body runs, and how it is ended from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from stolon.lang.run import refuse_on_loop
+from stolon.lang.runtime_loop import runtime_loop, spawn, wait_for
+from stolon.lang.state import ProgramState
+
+
+class Invocation:
+    """A program with its arguments and its state, ready to run once."""
+
+    def __init__(self, state: ProgramState, call: Callable[..., Any], *, is_async: bool) -> None:
+        self.state = state
+        self.run = state._branch.run
+        self.is_async = is_async
+        self._call = call
+
+    def _body(self) -> Any:
+        return self._call(self.state)
+
+    def run_here(self) -> None:
+        """Run a synchronous body in the calling thread."""
+        self.state.ret_value = self.run.execute(self._body)
+
+    async def run_async(self) -> None:
+        """Run an asynchronous body in the calling task."""
+        self.state.ret_value = await self.run.execute_async(self._body)
+
+    def run_on_loop(self) -> None:
+        """Run an asynchronous body on the background loop and wait for it."""
+        refuse_on_loop(f"{self.run.name}.run()")
+        future = runtime_loop().submit(self.run_async())
+        try:
+            future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C: the body is cancelled, which aborts its requests
+            raise
+
+    def start(self) -> Future[None]:
+        """Run the body away from the calling thread."""
+        if self.is_async:
+            return runtime_loop().submit(self.run_async())
+        return spawn(self.run_here)
+
+    async def run_in_thread(self) -> None:
+        """Run a synchronous body in a thread; cancelling the wait ends it."""
+        future = self.start()
+        try:
+            await wait_for(future)
+        except asyncio.CancelledError:
+            await wait_for(runtime_loop().submit(self.run.abort()))
+            raise
+
+    def abort(self) -> None:
+        """End the program from outside: its requests are aborted, its reads raise Aborted."""
+        runtime_loop().submit(self.run.abort())

@@ -1,0 +1,78 @@
+"""The command line: `stolon COMMAND`. Commands live in stolon.commands, one module each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from stolon.commands import COMMANDS
+from stolon.errors import Aborted, Overloaded, StolonError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    0 is success, 2 a mistake of the caller, 130 an interruption, 141 a reader that went away, and 1
+    everything else. Errors are one line on stderr, with ``--debug`` a traceback.
+    """
+    args = build_parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered would raise again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except StolonError as error:
+        if args.debug:
+            raise
+        print(f"stolon: error: {error}", file=sys.stderr)
+        callers = error.status < 500 and not isinstance(error, Aborted | Overloaded)
+        return EXIT_USAGE if callers else EXIT_FAILURE
+    except OSError as error:
+        if args.debug:
+            raise
+        print(f"stolon: error: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line. Imports nothing heavy: `--help` must be quick."""
+    parser = argparse.ArgumentParser(
+        prog="stolon", description="Structured generation: programs that call a language model."
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(command.NAME, help=command.HELP, description=command.HELP)
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        command.add_arguments(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"stolon {version('stolon')}")
+        parser.exit()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""`stolon pull`: fetch a model into the cache, or check a path."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+NAME = "pull"
+HELP = "fetch a model into the cache and print its path"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a name from `stolon models`, hf:org/name, or a path")
+
+
+def run(args: argparse.Namespace) -> int:
+    from stolon.srt.loaders import list_models, open_model, pull
+
+    name: str = args.model
+    named = name.startswith("hf:") or any(entry.name == name for entry in list_models())
+    path = pull(name) if named or not Path(name).expanduser().exists() else Path(name)
+    # Opening reads and checks the headers: a file that can't be used is reported here, not later.
+    open_model(path).close()
+    print(path)
+    return 0

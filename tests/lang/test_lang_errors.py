@@ -1,0 +1,266 @@
+"""Errors: raised where the value is read and at the end, as what they are, with the program line."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import threading
+
+import pytest
+from support.fake_engine import FakeEngine
+
+import stolon as sl
+from stolon.errors import Aborted, EngineClosed, GrammarError, InternalError, InvalidRequest
+from stolon.srt.protocol import Finish, GenResult
+
+
+def line(offset: int = 0) -> str:
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return f"test_lang_errors.py:{frame.f_back.f_lineno + offset}"
+
+
+def test_raised_at_the_read_with_the_program_line() -> None:
+    seen = []
+
+    @sl.function
+    def program(s):
+        s += "x" + sl.gen("fine")
+        here = line(+1)
+        s += sl.gen("bad")
+        assert s["fine"] == "ok"
+        with pytest.raises(InternalError, match="boom") as error:
+            s["bad"]
+        assert error.value.where == here
+        seen.append(error.value)
+        raise error.value
+
+    with pytest.raises(InternalError) as error:
+        program.run(backend=FakeEngine({"bad": InternalError("boom")}))
+    assert error.value is seen[0]
+    assert "program" in error.value.__notes__[0]
+
+
+def test_raised_at_the_end_when_nobody_reads() -> None:
+    lines = []
+
+    @sl.function
+    def program(s):
+        lines.append(line(+1))
+        s += "x" + sl.gen()
+
+    engine = FakeEngine(default=InternalError("boom"))
+    with pytest.raises(InternalError) as error:
+        program.run(backend=engine)
+    assert error.value.where == lines[0]
+
+
+def test_the_place_inside_a_schema_is_kept_beside_the_line() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("free") + sl.gen("typed", schema={"type": "object"})
+
+    engine = FakeEngine({"free": GrammarError("bad", where="/properties/a", param="schema")})
+    with pytest.raises(GrammarError) as error:
+        program.run(backend=engine)
+    assert error.value.where is not None
+    assert error.value.where.endswith(": /properties/a")
+    assert error.value.param == "schema"
+
+
+def test_the_segment_that_the_engine_names_gives_the_line() -> None:
+    lines = []
+
+    @sl.function
+    def program(s):
+        s += "x" + sl.gen("a")
+        lines.append(line(+1))
+        s += sl.gen("b")
+
+    engine = FakeEngine({"a": InvalidRequest("no", param="segments[2].sampling")})
+    with pytest.raises(InvalidRequest) as error:
+        program.run(backend=engine)
+    assert error.value.where == lines[0]
+
+
+def test_an_error_that_the_program_has_seen_does_not_end_the_run() -> None:
+    @sl.function
+    def program(s):
+        forks = s.fork(3)
+        forks += lambda i: f"{i}" + sl.gen(f"v{i}")
+        values = []
+        for i, f in enumerate(forks):
+            try:
+                values.append(f[f"v{i}"])
+            except InternalError:
+                values.append(None)
+        return values
+
+    state = program.run(backend=FakeEngine({"v1": InternalError("boom")}))
+    assert state.ret_value == ["ok", None, "ok"]
+    assert state.error() is None
+
+
+def test_a_failed_branch_stays_failed_and_others_go_on() -> None:
+    @sl.function
+    def program(s):
+        bad, good = s.fork(2)
+        bad += sl.gen("bad")
+        good += sl.gen("good")
+        assert isinstance(bad.error(), InternalError)
+        bad += "more" + sl.gen("later")
+        with pytest.raises(InternalError, match="boom"):
+            bad["later"]
+        with pytest.raises(InternalError, match="boom"):
+            bad.text()
+        good += " " + sl.gen("good2")
+        return good.text(), s.error()
+
+    engine = FakeEngine({"bad": InternalError("boom")})
+    assert program.run(backend=engine).ret_value == ("ok ok", None)
+    assert len(engine.requests) == 3  # what follows a failed block is never sent
+
+
+def test_errors_of_the_body_go_out_as_they_are_and_abort_the_rest() -> None:
+    @sl.function
+    def program(s):
+        forks = s.fork(2)
+        forks += sl.gen("slow")
+        s += sl.gen("a")
+        s._branch.run.flush()
+        raise ZeroDivisionError("mine")
+
+    engine = FakeEngine(delay=0.2)
+    engine.gate.clear()
+    with pytest.raises(ZeroDivisionError, match="mine") as error:
+        program.run(backend=engine)
+    engine.gate.set()
+    assert error.value.__notes__ == ["in the program 'program'"]
+    assert all(entry.aborted.is_set() for entry in engine.received)
+
+
+def test_wrong_arguments_are_refused_at_their_line() -> None:
+    lines = []
+
+    @sl.function
+    def program(s):
+        lines.append(line(+1))
+        s += sl.gen("a", min_tokens=5, max_tokens=3)
+
+    @sl.function
+    def nothing(s):
+        lines.append(line(+1))
+        s += None
+
+    with pytest.raises(InvalidRequest, match="min_tokens") as error:
+        program.run(backend=FakeEngine())
+    assert error.value.where == lines[0]
+    with pytest.raises(InvalidRequest, match="None") as error:
+        nothing.run(backend=FakeEngine())
+    assert error.value.where == lines[1]
+
+
+def test_run_defaults_are_checked_before_anything_runs() -> None:
+    @sl.function
+    def program(s):
+        raise AssertionError("not reached")
+
+    with pytest.raises(InvalidRequest, match="temperature"):
+        program.run(temperature="hot", backend=FakeEngine())
+
+
+def test_a_closed_engine_is_an_error_of_the_generation() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("a")
+
+    engine = FakeEngine()
+    engine.close()
+    with pytest.raises(EngineClosed):
+        program.run(backend=engine)
+
+
+def test_a_generation_that_the_engine_aborts_is_no_value() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("a")
+
+    engine = FakeEngine()
+    engine._generate = lambda *_: GenResult(  # type: ignore[method-assign]
+        text="par", token_ids=[1], finish=Finish(kind="abort")
+    )
+    with pytest.raises(Aborted):
+        program.run(backend=engine)
+
+
+def test_a_fault_of_the_client_is_an_internal_error() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("a")
+
+    engine = FakeEngine()
+    engine.submit = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
+        program.run(backend=engine)
+
+
+def test_a_failed_borrowed_text_keeps_its_line() -> None:
+    lines = []
+
+    @sl.function
+    def program(s):
+        forks = s.fork(1)
+        lines.append(line(+1))
+        forks += sl.gen("bad")
+        forks.join("concate_and_append")
+        s += sl.gen("after")
+        with pytest.raises(InternalError):
+            s["after"]
+
+    with pytest.raises(InternalError) as error:
+        program.run(backend=FakeEngine({"bad": InternalError("boom")})).text()
+    assert error.value.where == lines[0]
+
+
+def test_a_dropped_reference_ends_nothing() -> None:
+    @sl.function
+    def program(s):
+        def branch() -> None:
+            f = s.fork(1)[0]
+            f += "x" + sl.gen("orphan")
+
+        branch()
+        gc.collect()
+
+    engine = FakeEngine()
+    state = program.run(backend=engine)
+    assert engine.received_by("orphan").ended.wait(1)
+    assert state.trace.calls[0].finish == "stop"
+
+
+def test_a_sync_program_on_the_loop_thread_is_refused_not_a_deadlock() -> None:
+    @sl.function
+    def inner(s):
+        s += sl.gen("a")
+
+    @sl.function
+    async def outer(s):
+        inner.run(backend=engine)
+
+    engine = FakeEngine()
+    with pytest.raises(InvalidRequest, match="block the event loop"):
+        outer.run(backend=engine)
+
+
+def test_threads_do_not_pile_up() -> None:
+    @sl.function
+    def program(s):
+        forks = s.fork(50)
+        forks += sl.gen("a")
+        return threading.active_count()
+
+    engine = FakeEngine()
+    program.run(backend=engine)
+    before = threading.active_count()
+    assert program.run(backend=engine).ret_value == before

@@ -1,0 +1,261 @@
+"""Bad requests and faults: each ends its own request with one clear error; the engine goes on (P2–P4)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.engines import collect, hash_engine
+from support.hash_model import HashRunner
+
+from stolon.errors import (
+    ContextLengthExceeded,
+    EngineClosed,
+    GrammarError,
+    InternalError,
+    InvalidRequest,
+    StolonError,
+)
+from stolon.kernels import RaggedBatch
+from stolon.srt.engine import Engine
+from stolon.srt.protocol import (
+    Event,
+    Failed,
+    Gen,
+    GenResult,
+    Request,
+    SampleDone,
+    Sampling,
+    SegmentDone,
+    Select,
+    Text,
+    Tokens,
+)
+
+QUICK = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with hash_engine(num_slots=256, context=128) as engine:
+        yield engine
+        engine.check_integrity()
+        assert engine.generate("still here", max_tokens=2, ignore_eos=True).token_ids  # type: ignore[union-attr]
+        engine.check_integrity()
+
+
+BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": math.nan}, "temperature"),
+    ({"temperature": math.inf}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"top_p": 0.0}, "top_p"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 2.0}, "min_p"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+    ({"repetition_penalty": 0.0}, "repetition_penalty"),
+    ({"seed": -1}, "seed"),
+    ({"seed": 2**63}, "seed"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["x"] * 100}, "stop"),
+    ({"stop_token_ids": [99_999]}, "stop_token_ids"),
+    ({"logit_bias": {99_999: 1.0}}, "logit_bias"),
+    ({"logit_bias": {5: math.nan}}, "logit_bias"),
+    ({"stop_regex": "("}, "stop_regex"),
+    ({"stop_regex": "a*"}, "stop_regex"),
+    ({"stop_regex": r"\bword\b"}, "stop_regex"),
+    ({"n": 0}, "n"),
+    ({"n": 100_000}, "n"),
+    ({"n": 1.5}, "n"),
+    ({"top_logprobs_num": 3, "return_logprob": False}, "top_logprobs_num"),
+    ({"return_logprob": True, "top_logprobs_num": 10_000}, "top_logprobs"),
+    ({"temprature": 1.0}, "temprature"),
+    ({"regex": "a", "json_schema": {}}, "json_schema"),
+    ({"max_tokens": "many"}, "max_tokens"),
+    ({"stop": [3]}, "stop"),
+]
+
+
+@pytest.mark.parametrize(("options", "param"), BAD_OPTIONS, ids=lambda value: str(value)[:40])
+def test_a_bad_option_is_named(engine: Engine, options: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        engine.generate("hello", **options)
+    assert caught.value.param == param
+    assert caught.value.message
+
+
+def test_prompts_that_do_not_fit(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="empty"):
+        engine.generate("")
+    with pytest.raises(InvalidRequest, match="empty"):
+        engine.generate(input_ids=[])
+    with pytest.raises(ContextLengthExceeded, match="200 tokens"):
+        engine.generate("x" * 200)
+    with pytest.raises(ContextLengthExceeded, match="characters"):
+        engine.generate("x" * 5_000_000)
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        engine.generate(input_ids=[1, 2, 288])
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        engine.generate(input_ids=[-1])
+    with pytest.raises(InvalidRequest):
+        engine.generate("a", input_ids=[1])
+    with pytest.raises(InvalidRequest):
+        engine.generate()
+
+
+def test_max_tokens_is_clamped_to_the_context(engine: Engine) -> None:
+    output = engine.generate("x" * 100, max_tokens=1000, ignore_eos=True)
+    assert len(output.token_ids) == 28  # type: ignore[union-attr]
+    assert output.finish.kind == "length"  # type: ignore[union-attr]
+
+
+def test_max_tokens_zero_prefills_and_generates_nothing(engine: Engine) -> None:
+    output = engine.generate("some words to cache", max_tokens=0)
+    assert output.token_ids == []  # type: ignore[union-attr]
+    assert output.text == ""  # type: ignore[union-attr]
+    assert output.finish.kind == "length"  # type: ignore[union-attr]
+    again = engine.generate("some words to cache", max_tokens=1)
+    assert again.usage.computed_tokens == 1  # type: ignore[union-attr]
+
+
+def test_a_grammar_that_is_refused(engine: Engine) -> None:
+    for bad in ({"regex": "("}, {"json_schema": {"type": "nonsense"}}, {"lark": "start: absent"}):
+        with pytest.raises(GrammarError):
+            engine.generate("hello", **bad)  # type: ignore[call-overload]
+
+
+def test_a_fault_in_a_step_fails_what_ran_and_nothing_after() -> None:
+    runner = HashRunner(num_slots=256, context=128)
+
+    def explode(batch: RaggedBatch) -> None:
+        raise RuntimeError("secret detail")
+
+    with hash_engine(runner=runner) as engine:
+        good = engine.generate("hello", max_tokens=4, temperature=0.0, ignore_eos=True)
+        runner.before_forward = explode
+        with pytest.raises(InternalError) as caught:
+            engine.generate("hello", max_tokens=4)
+        assert "secret" not in str(caught.value)
+        runner.before_forward = lambda batch: None
+        engine.check_integrity()
+        assert engine.generate("hello", max_tokens=4, temperature=0.0, ignore_eos=True).token_ids == good.token_ids  # type: ignore[union-attr]
+
+
+def test_broken_logits_fail_one_request_only() -> None:
+    runner = HashRunner(num_slots=512, context=128)
+    forward = runner.forward
+
+    def poisoned(batch: RaggedBatch) -> Any:
+        logits = forward(batch)
+        rows = batch.output_rows.tolist()
+        for output, row in enumerate(rows):
+            if int(batch.input_ids[row]) == ord("!"):
+                logits[output] = math.nan
+        return logits
+
+    runner.forward = poisoned  # type: ignore[method-assign]
+    with hash_engine(runner=runner) as engine:
+        results: dict[str, list[Event]] = {}
+        requests = [Request(rid=t, segments=[Text(t), Gen(sampling=QUICK)]) for t in ("a", "b!")]
+        for request in requests:
+            results[request.rid] = collect(engine, request)
+        assert isinstance(results["a"][-1], SampleDone)
+        assert isinstance(results["b!"][-1], Failed)
+        engine.check_integrity()
+
+
+def test_abort_keeps_what_there_is() -> None:
+    runner = HashRunner(num_slots=512, context=256)
+    runner.before_forward = lambda batch: time.sleep(0.005)
+    with hash_engine(runner=runner) as engine:
+        events: list[Event] = []
+        sampling = Sampling(max_tokens=200, ignore_eos=True)
+        request = Request(
+            rid="r", segments=[Text("hello"), Gen(sampling=sampling)], n=3, stream=True
+        )
+        engine.submit(request, events.append)
+        wait_for(lambda: len(events) > 12)
+        engine.abort("r")
+        wait_for(lambda: sum(isinstance(e, SampleDone) for e in events) == 3)
+        done = [e.result for e in events if isinstance(e, SegmentDone)]
+        assert {r.finish.kind for r in done if isinstance(r, GenResult)} == {"abort"}
+        assert all(0 < len(r.token_ids) < 200 for r in done if isinstance(r, GenResult))
+        engine.check_integrity()
+        assert engine.stats().running == 0
+        engine.abort("r")
+        engine.abort("never heard of")
+
+
+def test_abort_before_it_ran() -> None:
+    with hash_engine() as engine:
+        for index in range(30):
+            events: list[Event] = []
+            request = Request(rid=str(index), segments=[Text("hello"), Gen(sampling=QUICK)])
+            engine.submit(request, events.append)
+            engine.abort(str(index))
+            wait_for(lambda: bool(events) and isinstance(events[-1], SampleDone))
+        engine.check_integrity()
+
+
+def test_close_fails_what_is_under_way() -> None:
+    runner = HashRunner(num_slots=512, context=256)
+    runner.before_forward = lambda batch: time.sleep(0.01)
+    engine = hash_engine(runner=runner)
+    events: list[Event] = []
+    sampling = Sampling(max_tokens=200, ignore_eos=True)
+    engine.submit(Request(rid="r", segments=[Text("hi"), Gen(sampling=sampling)]), events.append)
+    time.sleep(0.05)
+    engine.close()
+    engine.close()
+    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1].error(), EngineClosed)
+    with pytest.raises(EngineClosed):
+        engine.generate("hello")
+
+
+def test_a_rid_can_not_be_used_twice_while_it_is_prepared(engine: Engine) -> None:
+    events = collect(engine, Request(rid="same", segments=[Tokens([1, 2]), Gen(sampling=QUICK)]))
+    assert isinstance(events[-1], SampleDone)
+    events = collect(engine, Request(rid="same", segments=[Tokens([1, 2]), Gen(sampling=QUICK)]))
+    assert isinstance(events[-1], SampleDone)
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        Select(choices=()),
+        Select(choices=("a", "")),
+        Select(choices=("a", "a")),
+        Select(choices=("x" * 4000, "y")),
+    ],
+)
+def test_bad_selects(engine: Engine, select: Select) -> None:
+    events = collect(engine, Request(rid="s", segments=[Text("pick "), select]))
+    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1].error(), InvalidRequest)
+
+
+def test_a_block_that_outgrows_the_context_fails_alone(engine: Engine) -> None:
+    long = Gen(sampling=Sampling(max_tokens=100, ignore_eos=True))
+    request = Request(rid="s", segments=[Text("go "), long, Text("y" * 90), long])
+    events = collect(engine, request)
+    assert isinstance(events[-1], Failed)
+    assert events[-1].code == "context_length_exceeded"
+    assert any(isinstance(event, SegmentDone) for event in events)
+
+
+def wait_for(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+    limit = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > limit:
+            raise TimeoutError
+        time.sleep(0.002)
+
+
+def test_every_error_is_of_the_tree() -> None:
+    assert issubclass(GrammarError, InvalidRequest)
+    assert issubclass(InvalidRequest, StolonError)

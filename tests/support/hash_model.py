@@ -1,0 +1,71 @@
+"""A language model whose logits are an exact function of the whole context, read back through the KV slots.
+
+`HashRunner` keeps token ids where a real model keeps keys and values. A row's logits are drawn from a
+generator seeded by the tokens found in the slots of its context. So any mistake with slots, sharing,
+positions or retraction changes the output, and a correct engine gives, whatever it batches or reuses,
+exactly what `expected` computes from the tokens alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stolon.kernels import RaggedBatch
+from stolon.srt.engine import SELECT_ROWS
+
+
+def context_logits(tokens: Sequence[int], vocab: int) -> Tensor:
+    """float32 ``[vocab]`` that depends on every token of the context."""
+    digest = hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    return torch.randn(vocab, generator=generator) * 3
+
+
+class HashRunner:
+    """Implements `Runner`. `before_forward` may raise, to test the fault barrier."""
+
+    architecture = "hash"
+    dtype = "float32"
+    parameter_count = 0
+
+    def __init__(
+        self, *, num_slots: int, context: int, vocab: int = 288, max_running: int = 16
+    ) -> None:
+        self.num_slots = num_slots
+        self.vocab = vocab
+        self.slot_table = torch.zeros(max_running + SELECT_ROWS, context, dtype=torch.int64)
+        self.before_forward: Callable[[RaggedBatch], None] = lambda batch: None
+        self.rows = 0
+        self.steps: list[int] = []
+        self._kv = np.full((num_slots, 2), -1, np.int64)  # token, position
+
+    def forward(self, batch: RaggedBatch) -> Tensor:
+        self.before_forward(batch)
+        slots = batch.write_slots.numpy()
+        if len(np.unique(slots)) != len(slots):
+            raise AssertionError("two rows of a step write the same slot")
+        self._kv[slots, 0] = batch.input_ids.numpy()
+        self._kv[slots, 1] = batch.positions.numpy()
+        self.rows += len(slots)
+        self.steps.append(len(slots))
+        wanted = set(batch.output_rows.tolist())
+        logits: dict[int, Tensor] = {}
+        row = 0
+        for q_len, kv_len, table_row in zip(
+            batch.q_lens, batch.kv_lens, batch.table_rows, strict=True
+        ):
+            context = self._kv[batch.slot_table[table_row, :kv_len].numpy()]
+            if not np.array_equal(context[:, 1], np.arange(kv_len)):
+                raise AssertionError("a context's slots do not hold its positions in order")
+            for i in range(q_len):
+                if row in wanted:
+                    logits[row] = context_logits(context[: kv_len - q_len + i + 1, 0], self.vocab)
+                row += 1
+        if not wanted:
+            return torch.empty(0, self.vocab)
+        return torch.stack([logits[i] for i in batch.output_rows.tolist()])
