@@ -1,8 +1,8 @@
 """The auditor in front of JSON Schema compilation: what is not enforced is refused, by name.
 
 llguidance refuses most keywords that it does not implement, but passes some over in silence
-(keywords of old drafts, and any name it has never heard of). The auditor walks every schema that can
-be reached from the root and lets pass only
+(keywords of old drafts, and any name it has never heard of). The auditor walks every schema that
+can be reached from the root and lets pass only
 
 * keywords known to be enforced (`ENFORCED`), with values of the right shape;
 * names that assert nothing: annotations of the drafts, and names that are in no draft, which JSON
@@ -67,10 +67,11 @@ class Audited(NamedTuple):
 
     def place(self, message: str) -> str | None:
         """The pointer of the keyword that a message names, when there is only one such place."""
-        for keyword, pointers in self.places.items():
-            if keyword in message and len(pointers) == 1 and len(keyword) > 4:
-                return pointers[0]
-        return None
+        named = [k for k in self.places if len(k) > 4 and k in message]
+        pointers = (
+            self.places[min(named, key=lambda k: (message.index(k), -len(k)))] if named else []
+        )
+        return pointers[0] if len(pointers) == 1 else None
 
 
 def audit_schema(text: str) -> Audited:
@@ -106,7 +107,7 @@ def audit_schema(text: str) -> Audited:
 
 
 def _settle(schema: dict[str, Any]) -> None:
-    """Put a format's exact schema in its place, and drop what asserts nothing but would be refused."""
+    """Put exact schemas in place of formats; drop what asserts nothing but would be refused."""
     schema.pop("uniqueItems", None)
     name = schema.pop("format", None)
     if name is not None and _allows_strings(schema):

@@ -65,6 +65,10 @@ class CompileLimits:
 
 
 _TRANSLATIONS = (
+    (
+        "'minProperties' and 'maxProperties' need every name in 'properties' to be required",
+        "min/maxProperties only",
+    ),
     ("'oneOf' is only supported where its branches can be told apart", "oneOf constraints are not"),
     ("an anchor or word boundary inside the pattern is not supported", "lookarounds not supported"),
 )
@@ -188,9 +192,11 @@ def _text_source(spec: GrammarSpec) -> str:
 
 def _json_source(audited: Audited, whitespace: str) -> str:
     item, key = _SEPARATORS[whitespace]
-    options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
     return str(
-        llguidance.LLMatcher.grammar_from_json_schema(json.dumps(audited.schema), overrides=options)
+        llguidance.LLMatcher.grammar_from_json_schema(
+            json.dumps(audited.schema),
+            overrides={"whitespace_flexible": False, "item_separator": item, "key_separator": key},
+        )
     )
 
 
@@ -201,8 +207,8 @@ def _lark(text: str) -> str:
 def _with_prefix(source: str, prefix: bytes, *, forcing: bool) -> str:
     """Put literal text before a grammar.
 
-    Without `forcing` llguidance computes no forced runs: a Lark terminal that nothing can end, as in
-    ``/a+/ "ab"``, would keep it busy for ever, with no limit that stops it.
+    Without `forcing` llguidance computes no forced runs: a Lark terminal that nothing can end, as
+    in ``/a+/ "ab"``, would keep it busy for ever, with no limit that stops it.
     """
     if not prefix and forcing:
         return source
@@ -227,5 +233,5 @@ def _refusal(spec: GrammarSpec, message: str, audited: Audited | None) -> Gramma
             reason = ours
     return GrammarError(
         f"the {spec.kind} is refused: {reason}",
-        where=audited.place(message) if audited else None,
+        where=audited.place(reason) if audited else None,
     )

@@ -1,7 +1,8 @@
 """String formats of JSON Schema, as patterns where llguidance's own are too wide.
 
-Dates follow RFC 3339 and exist (2021-02-29 does not); the year 0000 and leap seconds are left out, since
-common parsers reject them. Host names follow RFC 1123 without internationalised (``xn--``) labels.
+Dates follow RFC 3339 and exist (2021-02-29 does not). Left out, since common parsers reject them:
+the year 0000, leap seconds, and more than nine digits of a second. Host names follow RFC 1123
+without internationalised (``xn--``) labels.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _TIME = (
     r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
     "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
-# 1 to 63 letters, digits and inner hyphens; not hyphens in the third and fourth place (RFC 5891, 4.2.3.1).
+# 1 to 63 letters, digits and inner hyphens, but no hyphens in both the third and the fourth place
+# (RFC 5891, 4.2.3.1).
 _LABEL = (
     "[A-Za-z0-9](?:[A-Za-z0-9-]?[A-Za-z0-9]|[A-Za-z0-9-]{2}[A-Za-z0-9]"
     "|[A-Za-z0-9-](?:[A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}[A-Za-z0-9])?"

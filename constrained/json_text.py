@@ -17,8 +17,8 @@ def parse_json(text: str) -> Any:
     """Parse strict JSON.
 
     Raises:
-        GrammarError: for what is no JSON, and for what parsers read differently: duplicate keys, NaN,
-            numbers beyond a double, lone surrogates, nesting deeper than 64.
+        GrammarError: for what is no JSON, and for what parsers read differently: duplicate keys,
+            NaN, numbers beyond a double, lone surrogates, nesting deeper than 64.
     """
     try:
         value = json.loads(

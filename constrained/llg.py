@@ -18,6 +18,7 @@ __all__ = ["Grammar", "Matcher"]
 
 # A forced run is cut here and goes on once it is accepted: a recursive schema can force for ever.
 MAX_FORCED = 1024
+MAX_BEGINNING = 8192
 DEAD_END = "no text in the grammar goes on from here"
 
 
@@ -27,12 +28,17 @@ class Grammar:
     def __init__(
         self, vocabulary: Vocabulary, pool: MaskPool, prototype: llguidance.LLMatcher
     ) -> None:
-        """`prototype` stands at the start and is only ever copied."""
+        """`prototype` stands at the start and is only copied. `error` says why it can't be used."""
         self._vocabulary = vocabulary
         self._pool = pool
         self._prototype = prototype
         self._first: Mask | None = None
         probe = self.start()
+        if len(prototype.deep_copy().compute_ff_tokens()) > MAX_BEGINNING:
+            probe.error = GrammarError(
+                f"every text of the grammar begins with more than {MAX_BEGINNING:,} fixed tokens",
+                hint="a recursion without a way out is one cause",
+            )
         self._first = probe.mask()
         self.error = probe.error
 
@@ -65,7 +71,7 @@ class Matcher:
 
     def mask(self) -> Mask:
         """The ids allowed now. Computed once per position, with the interpreter lock released."""
-        if self._mask is None:
+        if self._mask is None or self.error is not None:
             self._mask = self._compute_mask()
         return self._mask
 
@@ -94,7 +100,7 @@ class Matcher:
         return True
 
     def forced(self) -> list[int]:
-        """The tokens that must come next, canonical for the tokenizer; not accepted yet, often none.
+        """The tokens that must come next, canonical for the tokenizer, not accepted yet.
 
         A token is left out while some allowed continuation could merge with it. EBNF and Lark
         grammars force nothing.
@@ -155,6 +161,8 @@ class Matcher:
             row &= vocabulary.ordinary_row
         if self.error is not None:
             row[:] = 0
+        elif self._ended:
+            pass
         elif self.accepting:
             row |= vocabulary.eos_row
         elif not row.any():

@@ -1,10 +1,10 @@
 """Regular expressions: the dialect, and what is refused before compilation.
 
-The dialect is that of Rust's ``regex`` crate: Unicode classes, ``(?P<name>…)`` and ``(?<name>…)``,
-inline flags ``(?i) (?s) (?x)``. The pattern must match the whole text, so ``^`` at its start and ``$``
-at its end are redundant and allowed; elsewhere they are refused, as are word boundaries, look-around,
-back-references, and possessive or atomic groups. A lazy quantifier matches the same whole texts as a
-greedy one.
+The dialect is that of Rust's ``regex`` crate: Unicode classes, ``(?P<name>…)`` and
+``(?<name>…)``, inline flags ``(?i) (?s) (?x)``. The pattern must match the whole text, so ``^`` at
+its start and ``$`` at its end are redundant and allowed; elsewhere they are refused, as are word
+boundaries, look-around, back-references, and possessive or atomic groups. A lazy quantifier matches
+the same whole texts as a greedy one.
 """
 
 from __future__ import annotations

@@ -18,15 +18,16 @@ __all__ = ["Vocabulary"]
 _MARKER = b"\xff"
 
 
-class _Tokens:
-    """The object that LLTokenizer reads: bytes per id, and canonical encoding of text."""
+class _Tokens(llguidance.TokenizerWrapper):
+    """What LLTokenizer reads: bytes per id, and canonical encoding of text."""
 
     is_tokenizer_wrapper = True
-    bos_token_id: int | None = None
 
     def __init__(
         self, tokens: list[bytes], eos_ids: list[int], encode: Callable[[str], list[int]]
     ) -> None:
+        # The base class would probe a tokenizer object; there is none, only a function.
+        self.bos_token_id = None
         self.tokens = tokens
         self.eos_token_id = eos_ids[0]
         self.special_token_ids = eos_ids
@@ -40,8 +41,8 @@ class Vocabulary:
     """Token bytes, prepared once per model and shared by all its grammars. Thread-safe.
 
     Ids that stand for nothing (``b""``) and special ids are never allowed by a grammar, and
-    end-of-sequence ids exactly where the grammar may end. A model whose logits are wider than its tokenizer passes
-    `token_bytes` padded with ``b""`` to that width.
+    end-of-sequence ids exactly where the grammar may end. A model whose logits are wider than its
+    tokenizer passes `token_bytes` padded with ``b""`` to that width.
 
     Args:
         token_bytes: bytes of each id in running text.
@@ -99,7 +100,7 @@ class Vocabulary:
 
 
 def pack(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Bool [vocab] to a row of bits, int32 [ceil(vocab / 32)]: id i is bit i % 32 of word i // 32."""
+    """Bool [vocab] to bits, int32 [ceil(vocab / 32)]: id i is bit i % 32 of word i // 32."""
     padded = np.zeros((len(allowed) + 31) // 32 * 32, bool)
     padded[: len(allowed)] = allowed
     return np.packbits(padded, bitorder="little").view(np.int32)

@@ -2,8 +2,8 @@
 
     python examples/agent.py "What is 12 * 7 + 5?"
 
-`select` makes sure that the tool exists, a schema that its arguments are valid, and `fork` lets several
-opinions share everything that was said so far.
+`select` makes sure that the tool exists, a schema that its arguments are valid, and `fork` lets
+several opinions share everything that was said so far.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ OPERATORS = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
-    ast.USub: operator.neg,
 }
 
 
-class Calculation(BaseModel):
+class Calculation(BaseModel, extra="forbid"):
     expression: str = Field(pattern=r"^[0-9][0-9+*/. -]{0,30}$")
 
 
-class Lookup(BaseModel):
+class Lookup(BaseModel, extra="forbid"):
     topic: str = Field(pattern="^(" + "|".join(FACTS) + ")$")
 
 
@@ -47,8 +46,6 @@ def calculate(arguments: Calculation) -> str:
             return node.value
         if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
             return OPERATORS[type(node.op)](value(node.left), value(node.right))
-        if isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](value(node.operand))
         raise ValueError("only numbers and + - * /")
 
     try:
@@ -62,34 +59,39 @@ def look_up(arguments: Lookup) -> str:
 
 
 TOOLS = {"calculate": (Calculation, calculate), "look_up": (Lookup, look_up)}
-VIEWS = ("Is the result plausible?", "What could be wrong with it?")
+EXAMPLES = (
+    ("How much is 3 times 4?", 'calculate {"expression": "3 * 4"}'),
+    ("Result: 12", "finish"),
+    ("Where does Lisbon lie?", 'look_up {"topic": "lisbon"}'),
+    (f"Result: {FACTS['lisbon']}", "finish"),
+)
+VIEWS = ("A careful person would say", "A cheerful person would say")
 
 
 @sl.function
 def agent(s: sl.ProgramState, question: str, steps: int) -> None:
-    s += sl.system(
-        "You answer with tools. calculate computes an expression like 3 * 4. "
-        f"look_up knows: {', '.join(FACTS)}. finish gives the answer."
-    )
-    s += sl.user(question)
-    observations = []
-    for _ in range(steps):
-        # One assistant turn: the name of a tool, then its arguments as JSON.
-        s += sl.assistant_begin() + sl.select("tool", [*TOOLS, "finish"])
-        if s["tool"] == "finish":
-            s += sl.assistant_end()
-            break
-        arguments, function = TOOLS[s["tool"]]
-        s += " " + sl.gen("arguments", schema=arguments, max_tokens=48, temperature=0)
-        s += sl.assistant_end()
-        observations.append((s["tool"], s["arguments"], function(s.value("arguments"))))
-        s += sl.user(f"Result: {observations[-1][2]}")
+    s += sl.system("You answer questions. You may use notes that are known to be right.")
+    notes = []
+    with s.copy() as desk:  # tools are chosen at a desk of their own, with examples
+        for example, call in EXAMPLES:
+            desk += sl.user(example) + sl.assistant(call)
+        desk += sl.user(question)
+        for _ in range(steps):
+            # One assistant turn: the name of a tool, then its arguments as JSON.
+            desk += sl.assistant_begin() + sl.select("tool", [*TOOLS, "finish"])
+            if desk["tool"] == "finish":
+                break
+            arguments, function = TOOLS[desk["tool"]]
+            desk += " " + sl.gen("arguments", schema=arguments, max_tokens=48, temperature=0)
+            desk += sl.assistant_end()
+            notes.append((desk["tool"], desk["arguments"], function(desk.value("arguments"))))
+            desk += sl.user(f"Result: {notes[-1][2]}")
+    s += sl.user("\n".join([f"Note: {result}" for _, _, result in notes] + [question]))
     opinions = s.fork(len(VIEWS))
     for view, opinion in zip(VIEWS, opinions, strict=True):
-        opinion += sl.user(view) + sl.assistant(sl.gen("opinion", max_tokens=24, stop=["\n"]))
-    s += sl.user(f"Answer in one sentence: {question}")
-    s += sl.assistant(sl.gen("answer", max_tokens=40, stop=["\n"], temperature=0))
-    s["observations"] = observations
+        opinion += sl.assistant(f"{view}:" + sl.gen("opinion", max_tokens=24, stop=["\n", "."]))
+    s += sl.assistant("Answer:" + sl.gen("answer", max_tokens=40, stop=["\n"], temperature=0))
+    s["notes"] = notes
     s["opinions"] = [opinion["opinion"] for opinion in opinions]
 
 
@@ -102,10 +104,10 @@ def main() -> None:
     args = parser.parse_args()
     with sl.Engine(args.model) as engine:
         state = agent.run(args.question, args.steps, backend=engine, seed=args.seed)
-    for tool, arguments, result in state["observations"]:
+    for tool, arguments, result in state["notes"]:
         print(f"tool      {tool} {arguments} -> {result}")
     for view, opinion in zip(VIEWS, state["opinions"], strict=True):
-        print(f"opinion   {view} {opinion.strip()}")
+        print(f"opinion   {view}: {opinion.strip()}")
     print(f"answer    {state['answer'].strip()}")
     print()
     print(state.trace)

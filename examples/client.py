@@ -56,9 +56,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m", help="for --spawn")
     parser.add_argument("--api-key", default="none")
     args = parser.parse_args()
-    with spawned(args.model) if args.spawn else contextlib.nullcontext(args.base_url) as url:
-        with OpenAI(base_url=url, api_key=args.api_key) as client:
-            talk(client)
+    server = spawned(args.model) if args.spawn else contextlib.nullcontext(args.base_url)
+    with server as url, OpenAI(base_url=url, api_key=args.api_key) as client:
+        talk(client)
 
 
 def talk(client: OpenAI) -> None:

@@ -1,9 +1,9 @@
-"""Extract records from a folder of text files into a JSONL file; run it again to go on where it stopped.
+"""Extract records from a folder of text files into a JSONL file. Run again to go on.
 
     python examples/extract.py examples/data/notes people.jsonl
 
-Every line of the output is valid under the schema. A document that can't be used is reported on stderr and
-skipped. Lines are written as they come, so Ctrl-C loses only what is being worked on.
+Every line of the output is valid under the schema. A document that can't be used is reported on
+stderr and skipped. Lines are written as they come, so Ctrl-C loses only what is being worked on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import stolon as sl
 MAX_CHARACTERS = 4000
 
 
-class Person(BaseModel):
+class Person(BaseModel, extra="forbid"):
     name: str = Field(max_length=40)
-    age: int = Field(ge=0, le=120)
+    age: int | None = Field(ge=0, le=120)
     city: str = Field(max_length=30)
     works: Literal["yes", "no", "unknown"]
 
@@ -33,8 +33,8 @@ class Person(BaseModel):
 @sl.function
 def extract(s: sl.ProgramState, text: str) -> None:
     s += sl.user(
-        "Extract the person as JSON with the fields name, age, city, works. "
-        f"Age is 0 if it is not given.\n\n{text}"
+        f"{text}\n\nWho is this note about? Answer in JSON: the person's name, age in years, "
+        "the city, and whether the person works."
     )
     s += sl.assistant(sl.gen("person", schema=Person, max_tokens=120, temperature=0))
 
@@ -63,10 +63,13 @@ def main() -> int:
             seed=1,
             num_threads=args.at_once,
             generator_style=True,
+            return_exceptions=True,
         )
         try:
-            for (name, _), state in tqdm(zip(texts, states), total=len(texts), unit="doc"):
+            for (name, _), state in zip(texts, tqdm(states, total=len(texts)), strict=True):
                 try:
+                    if isinstance(state, Exception):
+                        raise state
                     record = {"document": name, "person": state.value("person").model_dump()}
                 except sl.StolonError as error:
                     report(name, str(error))
@@ -77,8 +80,7 @@ def main() -> int:
         except KeyboardInterrupt:
             print("interrupted; run the same command to go on", file=sys.stderr)
             return 130
-    skipped = len(paths) - written
-    print(f"{written} written, {skipped} skipped, {len(done)} done before")
+    print(f"{written} written, {len(paths) - written} skipped, {len(done)} done before")
     return 0
 
 

@@ -1,10 +1,10 @@
-"""Rollouts for reinforcement learning: groups of samples with exact log-probs and a reward from a program.
+"""Rollouts for reinforcement learning: groups of samples with exact log-probs and rewards.
 
     python examples/rollouts.py rollouts.jsonl --groups 4 --samples 8
 
-The task: continue a counting sequence. The reward is the share of the next numbers that are right. The same
-seed gives the same rollouts, bit for bit. Advantages are the rewards relative to their group (GRPO, arXiv
-2402.03300).
+The task: continue a counting sequence. The reward is the share of the next numbers that are right.
+The same seed gives the same rollouts, bit for bit. Advantages are the rewards relative to their
+group (GRPO, arXiv 2402.03300).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 from stolon.errors import GrammarError, StolonError, error_from_code
 from stolon.lang.calls import Call, Item, Known, calls_of
+from stolon.lang.location import placed
 from stolon.lang.runtime_loop import wait_for
 from stolon.srt.client import EngineClient, stream
 from stolon.srt.protocol import (
@@ -180,7 +181,7 @@ def _located(error: StolonError, calls: list[Call], places: dict[int, Call]) -> 
         error.code,
         error.message,
         param=error.param,
-        where=f"{call.where}: {error.where}" if error.where else call.where,
+        where=placed(call.where, error.where),
         hint=error.hint,
     )
 

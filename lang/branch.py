@@ -8,7 +8,7 @@ from stolon.errors import InvalidRequest, StolonError
 from stolon.lang.blocks import Block, split
 from stolon.lang.calls import Borrowed, BranchPath, Call, Item, Known, calls_of
 from stolon.lang.ir import Expr, ExprList, GenExpr, RoleBegin, RoleEnd, SelectExpr, TextExpr
-from stolon.lang.location import program_line
+from stolon.lang.location import placed, program_line
 from stolon.lang.roles import Conversation, Turn
 from stolon.lang.run import ProgramRun
 from stolon.lang.variables import Gathered, OpenScope, Span
@@ -67,7 +67,7 @@ class Branch:
             with self.run.lock:
                 self._append(expr, where)
         except StolonError as error:
-            error.where = error.where or where
+            error.where = placed(where, error.where)
             raise
         if self.run.streaming:
             self.run.changed.notify()

@@ -14,3 +14,8 @@ def program_line() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def placed(line: str, inner: str | None) -> str:
+    """`where` of an error: the program line, then the place inside what it appends, if known."""
+    return f"{line}: {inner}" if inner else line

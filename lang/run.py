@@ -73,16 +73,18 @@ class ProgramRun:
     def enter_body(self) -> None:
         """Called where the body runs, before it does: on its thread, or in its event loop."""
         self._body_thread = threading.get_ident()
-        self._body_loop = running_loop()
+        # A synchronous body may well run on a thread that has a loop, say in a notebook. It blocks
+        # that loop as any function does, and nothing of ours waits for it.
+        self._body_loop = running_loop() if self.is_async else None
 
     def in_body(self) -> bool:
         """Whether the caller is the program itself (as opposed to a consumer of its stream)."""
         if self.finished:
             return False
-        loop = running_loop()
-        if loop is not None:
-            return loop is self._body_loop
-        return self._body_loop is None and threading.get_ident() == self._body_thread
+        if self.is_async:
+            loop = running_loop()
+            return loop is not None and loop is self._body_loop
+        return threading.get_ident() == self._body_thread
 
     def must_await(self) -> bool:
         """Whether a blocking wait here would stop the loop of the program or of its requests."""

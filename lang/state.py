@@ -15,8 +15,8 @@ from stolon.lang.location import program_line
 from stolon.lang.meta import ChoiceScores, meta_info
 from stolon.lang.streaming import Walk, drive, drive_async, walk_text, walk_variable
 from stolon.lang.trace import Trace
-from stolon.lang.variables import OpenScope, resolve
-from stolon.lang.waiting import Waits, block, for_everything, for_variable, reporting, until
+from stolon.lang.variables import OpenScope, resolve, waits_for
+from stolon.lang.waiting import Waits, block, for_calls, for_everything, for_name, reporting, until
 from stolon.srt.protocol import Select, SelectResult
 
 
@@ -255,18 +255,25 @@ class ProgramState:
         block(self._branch.run, waits, what=what, instead=instead)
 
     def _read(self, name: str, *, typed: bool = False) -> Any:
-        instead = f"{'avalue' if typed else 'aget'}({name!r})"
-        self._block(for_variable(self._branch, name), what=f"reading {name!r}", instead=instead)
-        return self._resolve(name, typed=typed)
-
-    async def _aread(self, name: str, *, typed: bool = False) -> Any:
-        await until(for_variable(self._branch, name))
-        return self._resolve(name, typed=typed)
-
-    def _resolve(self, name: str, *, typed: bool) -> Any:
-        variable = self._variable(name)
+        variable = self._settled(name, f"{'avalue' if typed else 'aget'}({name!r})")
         with reporting(self._branch.run):
             return resolve(variable, typed=typed)
+
+    async def _aread(self, name: str, *, typed: bool = False) -> Any:
+        await until(for_name(self._branch, name))
+        variable = self._variable(name)
+        await until(for_calls(self._branch.run, waits_for(variable)))
+        with reporting(self._branch.run):
+            return resolve(variable, typed=typed)
+
+    def _settled(self, name: str, instead: str) -> Any:
+        """What a variable holds now, once its calls are settled. It may be set anew meanwhile."""
+        what = f"reading {name!r}"
+        self._block(for_name(self._branch, name), what=what, instead=instead)
+        variable = self._variable(name)
+        waits = for_calls(self._branch.run, waits_for(variable))
+        self._block(waits, what=what, instead=instead)
+        return variable
 
     def _variable(self, name: str) -> Any:
         variables = self._branch.variables
@@ -277,9 +284,7 @@ class ProgramState:
         return variables[name]
 
     def _call(self, name: str) -> Call:
-        instead = f"aget({name!r})"
-        self._block(for_variable(self._branch, name), what=f"reading {name!r}", instead=instead)
-        variable = self._variable(name)
+        variable = self._settled(name, f"aget({name!r})")
         if not isinstance(variable, Call):
             raise InvalidRequest(f"variable {name!r} does not come from a single generation")
         return variable

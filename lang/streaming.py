@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from stolon.errors import StolonError
 from stolon.lang.branch import Branch
 from stolon.lang.calls import Borrowed, Call, Item, Known
 from stolon.lang.meta import logprob_fields
 from stolon.lang.run import ProgramRun
 from stolon.lang.runtime_loop import wait_for
 from stolon.lang.variables import resolve, waits_for
+from stolon.lang.waiting import for_calls, for_name, reporting
 
 Piece = tuple[str, dict[str, Any]]
 # Yields pieces, and futures to wait for before it goes on.
@@ -40,22 +40,17 @@ async def drive_async(walk: Walk) -> AsyncIterator[Piece]:
 def walk_variable(branch: Branch, name: str) -> Walk:
     """Pieces of one variable. Outside a running program it waits until the variable is set."""
     run = branch.run
-    while True:
-        waiter = run.changed.waiter()
-        if name in branch.variables:
-            break
-        if run.in_body() or run.finished:
-            if run.failure is not None:
-                raise run.failure
-            raise KeyError(name)
-        yield waiter
+    yield from for_name(branch, name)
+    if name not in branch.variables:
+        raise run.failure or KeyError(name)
     variable = branch.variables[name]
     if isinstance(variable, Call):
         yield from _walk_call(run, variable)
         return
-    for call in waits_for(variable):
-        yield from _settle(run, call)
-    yield str(resolve(variable)), {}
+    yield from for_calls(run, waits_for(variable))
+    with reporting(run):
+        text = str(resolve(variable))
+    yield text, {}
 
 
 def walk_text(branch: Branch) -> Walk:
@@ -79,17 +74,12 @@ def _walk_item(run: ProgramRun, item: Item) -> Walk:
     if isinstance(item, Known):
         yield item.text, {}
     elif isinstance(item, Borrowed):
-        yield from _settle(run, item.call)
-        yield item.call.text(), {}
+        yield from for_calls(run, [item.call])
+        with reporting(run):
+            text = item.call.text()
+        yield text, {}
     else:
         yield from _walk_call(run, item)
-
-
-def _settle(run: ProgramRun, call: Call) -> Walk:
-    if not call.settled.done():
-        run.flush()
-        yield call.settled
-    call.awaited = True
 
 
 def _walk_call(run: ProgramRun, call: Call) -> Walk:
@@ -115,10 +105,7 @@ def _walk_call(run: ProgramRun, call: Call) -> Walk:
         run.flush()
         yield waiter
     call.awaited = True
-    try:
+    with reporting(run):
         rest = call.text()[characters:]
-    except StolonError as error:
-        run.handled(error)
-        raise
     if rest:
         yield rest, {"name": call.name}

@@ -11,7 +11,6 @@ from stolon.lang.branch import Branch
 from stolon.lang.calls import Call
 from stolon.lang.run import ProgramRun
 from stolon.lang.runtime_loop import wait_for
-from stolon.lang.variables import waits_for
 
 # Futures to wait for, one after the other; later ones may depend on what the earlier ones brought.
 Waits = Iterator[Future[None]]
@@ -30,14 +29,13 @@ def for_calls(run: ProgramRun, calls: Iterable[Call]) -> Waits:
         call.awaited = True
 
 
-def for_variable(branch: Branch, name: str) -> Waits:
-    """Until a variable can be read. Outside the running program, also until it is set."""
+def for_name(branch: Branch, name: str) -> Waits:
+    """Until a variable is set, for consumers outside the program. Not until it has a value."""
     run = branch.run
     while name not in branch.variables and not (run.finished or run.in_body()):
         waiter = run.changed.waiter()
         if name not in branch.variables and not run.finished:
             yield waiter
-    yield from for_calls(run, waits_for(branch.variables.get(name)))
 
 
 def for_everything(branch: Branch) -> Waits:

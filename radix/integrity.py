@@ -56,7 +56,7 @@ def _check_counts(tree: PrefixTree, nodes: list[Node]) -> None:
 
 
 def _check_order(tree: PrefixTree, nodes: list[Node]) -> None:
-    for pinned, order in enumerate(tree._order):
+    for pinned, order in enumerate(tree._order.classes):
         expected = {node for node in nodes if not node.leases and (node.pins > 0) == bool(pinned)}
         _require(set(order) == expected, "the eviction order does not hold the unleased nodes")
         place = {node: index for index, node in enumerate(order)}

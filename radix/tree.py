@@ -3,17 +3,10 @@ slots.
 
 One radix tree a namespace (weights version, adapter, salt); keys are token ids, compared one by
 one. As in RadixAttention (arXiv 2312.07104), sequences that share a prefix share its slots.
-
-Eviction order. `_order` holds every node that nobody leases, least recently used first, in two
-classes: unpinned, and softly pinned, which go only after all unpinned ones. A node is used when it
-is matched, inserted, pinned, unpinned or released; its path is then moved to the end of its class,
-*deepest first*. So within a class a child always stands before its parent, and the first node of
-the order is always a leaf: evicting costs O(1) a leaf, with no scan and no clock.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -22,7 +15,9 @@ from numpy.typing import ArrayLike
 
 from stolon.errors import InternalError
 
+from .integrity import check_tree
 from .node import Node, Slots, Tokens, common_prefix, new_root
+from .order import EvictionOrder
 from .pool import SlotPool
 
 
@@ -62,10 +57,7 @@ class PrefixTree:
     def __init__(self, pool: SlotPool) -> None:
         self.pool = pool
         self._roots: dict[Hashable, Node] = {}
-        self._order: tuple[OrderedDict[Node, None], OrderedDict[Node, None]] = (
-            OrderedDict(),
-            OrderedDict(),
-        )
+        self._order = EvictionOrder()
         self._size = 0
         self._leased = 0
         self._pinned = 0
@@ -101,7 +93,7 @@ class PrefixTree:
         """The longest cached prefix of `tokens` ``[n]``, up to `limit` tokens. Counts as a use."""
         wanted = _as_tokens(tokens)[:limit]
         node, found = self._descend(self._root(namespace), wanted)
-        self._touch(node)
+        self._order.use_path(node)
         parts = [part.slots for part in node.path()]
         return Match(found, np.concatenate(parts[::-1]), node)
 
@@ -128,7 +120,7 @@ class PrefixTree:
             part.leases += 1
             if part.leases == 1:
                 self._leased += len(part.tokens)
-                self._order[part.pins > 0].pop(part, None)
+                self._order.discard(part)
 
     def release(self, node: Node) -> None:
         """Give one lease on `node` back. Raises InternalError when there is none."""
@@ -140,7 +132,7 @@ class PrefixTree:
             part.leases -= 1
             if part.leases == 0:
                 self._leased -= len(part.tokens)
-                self._enlist(part)
+                self._order.use(part)
         self._drop_empty_root(part)
 
     def pin(self, node: Node) -> None:
@@ -148,21 +140,23 @@ class PrefixTree:
         _require_alive(node, "pin")
         for part in node.path():
             if part.pins == 0:
-                self._order[0].pop(part, None)
+                self._order.discard(part)
                 self._pinned += len(part.tokens)
             part.pins += 1
-            self._enlist(part)
+            self._order.use(part)
 
     def unpin(self, node: Node) -> None:
         """Take one pin off; fine on a node that was evicted since it was pinned."""
         for part in node.path():
             if part.pins == 0:
                 raise InternalError("unpinning a node that is not pinned")
-            part.pins -= 1
-            if part.pins == 0 and part.alive:
-                self._order[1].pop(part, None)
+            last = part.pins == 1 and part.alive
+            if last:
+                self._order.discard(part)
                 self._pinned -= len(part.tokens)
-                self._enlist(part)
+            part.pins -= 1
+            if last:
+                self._order.use(part)
         self._drop_empty_root(part)
 
     # Growing
@@ -185,8 +179,8 @@ class PrefixTree:
             )
         node, found = self._descend(self._root(namespace), wanted)
         mine = np.concatenate([part.slots for part in node.path()][::-1])
-        if found < owned_from or not np.array_equal(mine[:owned_from], slots[:owned_from]):
-            self._touch(node)
+        if not np.array_equal(mine[:owned_from], slots[:owned_from]):
+            self._order.use_path(node)
             raise InternalError("the owned part of an inserted sequence is not what the tree holds")
         theirs = np.asarray(slots[owned_from:found], dtype=np.int64)
         duplicate = theirs[theirs != mine[owned_from:]]
@@ -197,25 +191,22 @@ class PrefixTree:
             self._size += len(fresh)
             mine = np.concatenate([mine, fresh])
             node = leaf
-        self._touch(node)
+        self._order.use_path(node)
         return Inserted(node, mine, duplicate)
 
     # Shrinking
 
     def evict(self, n: int) -> int:
-        """Free at least `n` slots to the pool if so many are evictable; returns how many were
-        freed.
+        """Free ``min(n, evictable)`` slots to the pool; returns how many that were.
 
-        Least recently used leaves go first. The last one is trimmed from its end, so exactly
-        ``min(n, evictable)`` slots are freed.
+        Least recently used leaves go first; the last one is trimmed from its end.
         """
         freed: list[Slots] = []
         missing = n
         while missing > 0:
-            order = self._order[0] or self._order[1]
-            if not order:
+            leaf = self._order.first()
+            if leaf is None:
                 break
-            leaf = next(iter(order))
             if len(leaf.tokens) > missing:
                 keep = len(leaf.tokens) - missing
                 freed.append(leaf.slots[keep:])
@@ -254,8 +245,6 @@ class PrefixTree:
         Every slot must be exactly once in the free list, on an edge, or in `outside` (slots that
         live sequences own; None says there are none). O(size): for tests and idle moments.
         """
-        from .integrity import check_tree
-
         check_tree(self, np.empty(0, np.int64) if outside is None else outside)
 
     # Inside
@@ -267,7 +256,7 @@ class PrefixTree:
         return root
 
     def _descend(self, root: Node, wanted: Tokens) -> tuple[Node, int]:
-        """Walk down as far as `wanted` goes, splitting the last edge; the caller touches it."""
+        """Walk down as far as `wanted` goes, splitting the last edge; the caller marks it used."""
         node, found = root, 0
         while found < len(wanted):
             child = node.children.get(int(wanted[found]))
@@ -284,7 +273,8 @@ class PrefixTree:
         """Put a new node `at` tokens into the edge of `lower`, which keeps the end of the edge.
 
         Copies, rather than views, so that an evicted half gives its memory back. All handles below
-        the edge run through both halves. The new node is not enlisted: the caller touches it.
+        the edge run through both halves. The new node is not in the eviction order yet: the caller
+        marks it used.
         """
         parent = lower.parent
         if parent is None:
@@ -297,23 +287,12 @@ class PrefixTree:
         upper.children[int(lower.tokens[0])] = lower
         return upper
 
-    def _touch(self, node: Node) -> None:
-        for part in node.path():
-            self._enlist(part)
-
-    def _enlist(self, node: Node) -> None:
-        """Move a node to the most recently used end of its class, unless it is leased or a root."""
-        if node.leases == 0 and node.parent is not None and node.alive:
-            order = self._order[node.pins > 0]
-            order[node] = None
-            order.move_to_end(node)
-
     def _remove(self, leaf: Node) -> None:
         parent = leaf.parent
         if parent is None or leaf.children or leaf.leases:
             raise InternalError("evicting a node that is in use")
         del parent.children[int(leaf.tokens[0])]
-        del self._order[leaf.pins > 0][leaf]
+        self._order.discard(leaf)
         leaf.alive = False
         self._count_removed(leaf, len(leaf.tokens))
         self._drop_empty_root(parent)

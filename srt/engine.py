@@ -13,7 +13,14 @@ from typing import Unpack, overload
 import torch
 
 from stolon.constrained import GrammarCompiler, Vocabulary
-from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
+from stolon.errors import (
+    EngineClosed,
+    InternalError,
+    InvalidRequest,
+    ModelFileError,
+    Overloaded,
+    StolonError,
+)
 from stolon.kernels import Ops, ops_by_name
 from stolon.radix import KVCache, PrefixTree, SlotPool
 from stolon.srt.admission import Admission
@@ -159,6 +166,11 @@ class Engine:
         step_tokens: int,
     ) -> None:
         rows, context = runner.slot_table.shape
+        if runner.vocab_size < tokenizer.vocab_size:
+            raise ModelFileError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, the model only {runner.vocab_size}",
+                hint="the tokenizer belongs to another model",
+            )
         stats = EngineStats()
         pool = SlotPool(runner.num_slots)
         space = KVSpace(pool, PrefixTree(pool), runner.slot_table.numpy(), spare_rows=SELECT_ROWS)

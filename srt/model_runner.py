@@ -21,6 +21,7 @@ class Runner(Protocol):
     slot_table: Tensor
     architecture: str
     dtype: str
+    vocab_size: int
     parameter_count: int
 
     def forward(self, batch: RaggedBatch) -> Tensor:
@@ -62,6 +63,7 @@ class ModelRunner:
         self.architecture = config.architecture
         self.dtype = str(ops.dtype).removeprefix("torch.")
         self.num_slots = num_slots
+        self.vocab_size = config.vocab_size
         self.ops = ops
         self.max_context = min(max_context, config.context_length)
         counted = _CountingSource(source)

@@ -85,7 +85,8 @@ class Walker:
     # One step
 
     def apply(self, plan: Plan, logits: Tensor) -> None:
-        """Take the logits ``[outputs, vocab]`` of a computed plan."""
+        """Take the logits ``[outputs, vocab]`` of a computed plan; ids that the tokenizer lacks are cut off."""
+        logits = logits[:, : self._generator.vocab_size]
         for run in plan.runs:
             self._computed(run)
         for trie in plan.tries:

@@ -50,12 +50,9 @@ class Attention:
             window=config.sliding_window if index in config.local_layers else None,
             softcap=config.attention_softcap,
         )
-        self.qkv = ops.pack_linear(self.join(weights, "weight"), self.bias(weights))
+        bias = self.join(weights, "bias") if config.attention_bias else None
+        self.qkv = ops.pack_linear(self.join(weights, "weight"), bias)
         self.output = weights.linear("self_attn.o_proj")
-
-    def bias(self, weights: Weights) -> Tensor | None:
-        """Bias of the joint projection."""
-        return None
 
     def join(self, weights: Weights, kind: str) -> Tensor:
         """The parts of the projection as one, heads of q and k in the order that `rope` wants."""

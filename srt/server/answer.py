@@ -145,15 +145,13 @@ class Answer(Response):
         self._started = True
         await send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
         await send({"type": "http.response.body", "body": first, "more_body": True})
+        last = DONE
         try:
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Exception as error:
-            failure = describe(error)
-            await send(
-                {"type": "http.response.body", "body": sse(failure.json()), "more_body": True}
-            )
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+            last = sse(describe(error).json()) + DONE
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _pieces(self, job: Job, run: Run) -> AsyncIterator[bytes]:
         silence = self._dispatcher.limits.keep_alive

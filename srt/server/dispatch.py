@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from stolon.errors import EngineClosed, InvalidRequest, Overloaded, StolonError
+from stolon.errors import InvalidRequest, Overloaded, StolonError
 from stolon.srt.client import EngineClient
 from stolon.srt.protocol import (
     Delta,
@@ -18,6 +18,7 @@ from stolon.srt.protocol import (
     SampleDone,
     SegmentDone,
 )
+from stolon.srt.server.errors import HTTPFailure
 from stolon.srt.server.limits import ServerLimits
 from stolon.srt.server.metrics import Metrics
 
@@ -66,7 +67,7 @@ class Dispatcher:
     def admit(self) -> Ticket:
         """Take a place.
 
-        Raises Overloaded or EngineClosed, before any work is done for the request.
+        Raises Overloaded, or HTTPFailure while draining, before any work is done.
         """
         self.reserve(1)
         return Ticket(self)
@@ -74,7 +75,12 @@ class Dispatcher:
     def reserve(self, places: int) -> None:
         """Take `places` more places in the queue, or raise."""
         if self.draining:
-            raise EngineClosed("the server is shutting down")
+            raise HTTPFailure(
+                503,
+                "draining",
+                "The server is shutting down.",
+                headers={"x-should-retry": "false"},
+            )
         if self.queued + places > self.limits.max_queued:
             self.metrics.rejections.inc()
             raise Overloaded("the queue is full")

@@ -26,21 +26,11 @@ from stolon.errors import EngineClosed, InternalError, StolonError
 from stolon.srt.client import EngineClient
 from stolon.srt.protocol import Event, Failed, Request
 from stolon.srt.server import ipc
+from stolon.srt.server.options import EngineOptions
 
 log = logging.getLogger("stolon.engine")
 
 _MAX_BATCH = 256  # events per message
-
-
-class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of Engine, as they travel on the engine process's command line."""
-
-    model: str
-    dtype: str = "auto"
-    kv_tokens: int | None = None
-    max_running: int | None = None
-    threads: int | None = None
-    context_length: int | None = None
 
 
 class _Outbox(threading.Thread):

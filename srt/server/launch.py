@@ -20,9 +20,9 @@ from stolon.errors import EngineClosed, InvalidRequest
 from stolon.srt.client import EngineClient
 from stolon.srt.server.app import create_app
 from stolon.srt.server.context import ServerContext
-from stolon.srt.server.engine_process import EngineOptions
 from stolon.srt.server.gate import LOOPBACK_HOSTS
 from stolon.srt.server.limits import ServerLimits
+from stolon.srt.server.options import EngineOptions
 from stolon.srt.server.zmq_client import ZmqEngineClient
 
 log = logging.getLogger("stolon.server")

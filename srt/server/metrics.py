@@ -34,7 +34,7 @@ class _EngineCollector(Collector):
         gauges: tuple[tuple[str, str, float], ...] = (
             ("num_requests_running", "Requests the engine is working on", stats.running),
             ("num_requests_waiting", "Requests waiting for the engine", stats.waiting),
-            ("kv_cache_usage_perc", "KV slots held by running requests, 1 is all", used),
+            ("kv_cache_usage_perc", "KV slots in use, reusable prefixes included; 1 is all", used),
             ("kv_cache_cached_tokens", "KV slots that hold reusable prefixes", stats.kv_cached),
         )
         counters: tuple[tuple[str, str, float], ...] = (

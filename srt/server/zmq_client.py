@@ -18,7 +18,7 @@ from stolon.errors import EngineClosed, EngineError, StolonError, error_from_cod
 from stolon.srt.client import EngineStats, ModelInfo
 from stolon.srt.protocol import Event, Failed, Request, SampleDone
 from stolon.srt.server import ipc
-from stolon.srt.server.engine_process import EngineOptions
+from stolon.srt.server.options import EngineOptions
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 
 log = logging.getLogger("stolon.server")
@@ -178,9 +178,16 @@ class ZmqEngineClient:
             raise self._dead
 
     def _send(self, data: bytes) -> None:
+        """Never blocks: the queue is unbounded, and there is no queue only if there is no peer."""
         with self._send_lock:
-            if not self._commands.closed:
-                self._commands.send(data)
+            if self._commands.closed:
+                return
+            try:
+                self._commands.send(data, zmq.NOBLOCK)
+                return
+            except zmq.Again:
+                pass
+        self._mark_dead(EngineClosed("the engine process is gone"))
 
     def _call(self, kind: type[ipc.GetStats] | type[ipc.FlushCache]) -> EngineStats | None:
         call = next(self._call_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 import time
 
@@ -132,6 +132,28 @@ def test_generator_style_yields_in_order_and_does_not_run_away() -> None:
         next(results)
 
 
+def test_generator_style_waits_for_a_slow_item_before_it_runs_far_ahead() -> None:
+    taken = []
+    go = threading.Event()
+
+    def items():
+        for i in range(20):
+            taken.append(i)
+            yield (i,)
+
+    @sl.function
+    def program(s, i):
+        if i == 0:
+            go.wait(5)
+        return i
+
+    threading.Timer(0.1, lambda: (ahead.append(len(taken)), go.set())).start()
+    ahead: list[int] = []
+    states = program.run_batch(items(), backend=FakeEngine(), num_threads=3, generator_style=True)
+    assert [s.ret_value for s in states] == list(range(20))
+    assert ahead == [3]
+
+
 def test_leaving_a_generator_early_aborts_the_rest() -> None:
     engine = FakeEngine(delay=0.01)
     results = echo.run_batch([(i,) for i in range(8)], backend=engine, generator_style=True)
@@ -172,7 +194,7 @@ def test_ctrl_c_keeps_what_is_finished_and_aborts_the_rest(is_async: bool) -> No
     def interrupt() -> None:
         third.wait(5)
         time.sleep(0.05)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -195,7 +217,7 @@ def test_ctrl_c_in_a_single_run_aborts_it() -> None:
     def interrupt() -> None:
         while not engine.received:
             time.sleep(0.005)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -218,17 +240,16 @@ def test_batches_inside_programs_do_not_starve() -> None:
 
 
 def test_an_error_without_room_for_results_is_still_raised() -> None:
-    class Slotted(Exception):
-        __slots__ = ()
-
-        def __setattr__(self, name: str, value: object) -> None:
-            raise AttributeError(name)
+    class Taken(Exception):
+        @property
+        def results(self) -> int:
+            return 0
 
     @sl.function
     def program(s):
-        raise Slotted
+        raise Taken
 
-    with pytest.raises(Slotted):
+    with pytest.raises(Taken):
         program.run_batch([()], backend=FakeEngine())
 
 

@@ -1,4 +1,4 @@
-"""Errors: raised where the value is read and at the end, as what they are, with the program line."""
+"""Errors: raised at the read and at the end, as what they are, with the program line."""
 
 from __future__ import annotations
 

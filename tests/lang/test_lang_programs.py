@@ -277,6 +277,54 @@ def test_fork_group_refuses_what_does_not_fit() -> None:
     program.run(backend=FakeEngine())
 
 
+def test_a_fork_carries_everything() -> None:
+    @sl.function
+    def program(s):
+        s += sl.user("Q") + sl.assistant(sl.gen("a", return_logprob=True)) + sl.user_begin() + "x"
+        child = s.fork(1)[0]
+        child += "y" + sl.user_end()
+        child += sl.assistant(sl.gen("b"))
+        assert child["a"] == "A"
+        assert child.get_meta_info("a") == s.get_meta_info("a")
+        assert [m["content"] for m in child.messages()] == ["Q", "A", "xy", "ok"]
+        assert [m["content"] for m in s.messages()] == ["Q", "A"]
+        return child.text()
+
+    state = program.run(backend=FakeEngine({"a": "A"}, chat_template=tiny_chat_template()))
+    assert state.ret_value.startswith(state.text() + "y<|im_end|>")
+
+
+def test_message_content_keeps_blanks_at_its_end() -> None:
+    @sl.function
+    def program(s):
+        s += sl.user(" \n a b \n")
+
+    assert program.run(backend=FakeEngine()).messages() == [{"role": "user", "content": "a b \n"}]
+
+
+def test_constraints_and_limits_reach_the_engine() -> None:
+    @sl.function
+    def program(s):
+        s += "x"
+        s += sl.gen("ip", regex=r"((25[0-5]|2[0-4]\d|[01]?\d\d?)(\.|$)){4}", min_tokens=3)
+        s += sl.gen("e", ebnf='root ::= "a"') + sl.gen("l", lark='start: "a"')
+        s += sl.gen("s", schema={"type": "integer"}, logit_bias={5: 1}, repetition_penalty=1.1)
+
+    engine = FakeEngine()
+    program.run(backend=engine)
+    grammars = {n: engine.gen(n).grammar for n in ("ip", "e", "l", "s")}
+    assert {n: g.kind for n, g in grammars.items() if g} == {
+        "ip": "regex",
+        "e": "ebnf",
+        "l": "lark",
+        "s": "json_schema",
+    }
+    assert engine.gen("ip").sampling.min_tokens == 3
+    assert engine.gen("s").sampling.logit_bias == {5: 1.0}
+    assert engine.gen("s").sampling.repetition_penalty == 1.1
+    assert engine.gen("e").logprobs is None
+
+
 def test_fork_before_any_text() -> None:
     @sl.function
     def program(s):
@@ -414,6 +462,15 @@ def test_bind_conflicts_are_errors() -> None:
             call()
     with pytest.raises(TypeError, match="'c'"):
         program.bind(c=1)
+
+    @sl.function
+    def open_ended(s, **rest):
+        return rest
+
+    loose = open_ended.bind(c=1)
+    assert loose.run(d=2, backend=engine).ret_value == {"c": 1, "d": 2}
+    with pytest.raises(InvalidRequest, match="'c' is bound"):
+        loose.run(c=2, backend=engine)
 
 
 def test_decorator_checks_its_function() -> None:

@@ -285,7 +285,7 @@ def test_the_check_finds_damage():
         tree.match("w1", [1]).node.tokens[0] = 8
 
     def order(tree):
-        tree._order[0].popitem()
+        tree._order.classes[0].popitem()
 
     for damage in (lost, twice, count, leases, child, order):
         tree = make()

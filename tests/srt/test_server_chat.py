@@ -20,6 +20,10 @@ def post(client, body, **options):
     return ask(create_app(client, served_name="fake", **options), "POST", URL, json=body)
 
 
+def flat(lists) -> list:
+    return [item for part in lists for item in part]
+
+
 def gen_of(client) -> Gen:
     gen = client.requests[-1].segments[-1]
     assert isinstance(gen, Gen)
@@ -276,7 +280,8 @@ def test_golden_stream():
         chunk('{"role":"assistant","content":""}')
         + chunk('{"content":"H"}')
         + chunk("{}", '"length"', ',"stop_reason":null')
-        + f'{head}"choices":[],"usage":{{"prompt_tokens":20,"completion_tokens":1,"total_tokens":21,'
+        + head
+        + '"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":1,"total_tokens":21,'
         '"prompt_tokens_details":{"cached_tokens":2}}}\n\n'
         "data: [DONE]\n\n"
     )
@@ -293,9 +298,9 @@ def test_stream_equals_whole():
         mine = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == choice["index"]]
         assert mine[0]["delta"] == {"role": "assistant", "content": ""}
         assert "".join(c["delta"].get("content", "") for c in mine) == choice["message"]["content"]
-        assert sum((c.get("token_ids", []) for c in mine), []) == choice["token_ids"]
+        assert flat(c.get("token_ids", []) for c in mine) == choice["token_ids"]
         logprobs = [c["logprobs"]["content"] for c in mine if c["logprobs"]]
-        assert sum(logprobs, []) == choice["logprobs"]["content"]
+        assert flat(logprobs) == choice["logprobs"]["content"]
         assert [c["finish_reason"] for c in mine if c["finish_reason"]] == ["stop"]
         assert mine[-1]["delta"] == {}
 

@@ -36,7 +36,7 @@ from stolon.srt.protocol import (
     Tokens,
 )
 from stolon.srt.server import create_app, ipc
-from stolon.srt.server.engine_process import EngineOptions
+from stolon.srt.server.options import EngineOptions
 from stolon.srt.server.zmq_client import ZmqEngineClient
 
 SCRIPT = support.fake_engine_process.__file__
@@ -234,3 +234,12 @@ def test_the_engine_ends_with_its_parent():
             break  # not reaped by init here, but gone
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_the_engine_process_loads_no_web_framework():
+    code = (
+        "import sys, stolon.srt.server.engine_process\n"
+        "print({'fastapi', 'uvicorn', 'starlette'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"

@@ -106,7 +106,7 @@ def test_a_stream_in_flight_ends_with_an_error_when_the_drain_is_over():
     assert begun.wait(10)
     assert program.stop(signal.SIGTERM) == 0
     reader.join(5)
-    assert '"code":"engine_closed"' in texts[-1]
+    assert '"code":"engine_closed"' in "".join(texts)
     assert texts[-1].endswith("data: [DONE]\n\n")
     assert not program.folder.exists()
 

@@ -200,7 +200,7 @@ class FakeClient:
 
     @staticmethod
     def _logprob(token: int, top: int) -> TokenLogprob:
-        """-1 for the token itself; "!" has none. The alternatives are A, B, C ..., and never the token."""
+        """-1 for the token, -inf for "!". The alternatives A, B, C ... never hold the token."""
         others = [i for i in range(65, 65 + 26) if i != token][:top]
         value = -math.inf if token == ord("!") else -1.0
         return TokenLogprob(token, value, [(i, -0.5 - n) for n, i in enumerate(others)])

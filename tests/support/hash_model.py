@@ -37,7 +37,7 @@ class HashRunner:
         self, *, num_slots: int, context: int, vocab: int = 288, max_running: int = 16
     ) -> None:
         self.num_slots = num_slots
-        self.vocab = vocab
+        self.vocab_size = vocab
         self.slot_table = torch.zeros(max_running + SELECT_ROWS, context, dtype=torch.int64)
         self.before_forward: Callable[[RaggedBatch], None] = lambda batch: None
         self.rows = 0
@@ -64,8 +64,8 @@ class HashRunner:
                 raise AssertionError("a context's slots do not hold its positions in order")
             for i in range(q_len):
                 if row in wanted:
-                    logits[row] = context_logits(context[: kv_len - q_len + i + 1, 0], self.vocab)
+                    logits[row] = context_logits(context[: kv_len - q_len + i + 1, 0], self.vocab_size)
                 row += 1
         if not wanted:
-            return torch.empty(0, self.vocab)
+            return torch.empty(0, self.vocab_size)
         return torch.stack([logits[i] for i in batch.output_rows.tolist()])

@@ -11,7 +11,7 @@ sys.path.insert(0, str(HERE.parent))
 from support.fake_client import ByteTokenizer  # noqa: E402
 
 from stolon.srt.server import ServerLimits, serve  # noqa: E402
-from stolon.srt.server.engine_process import EngineOptions  # noqa: E402
+from stolon.srt.server.options import EngineOptions  # noqa: E402
 from stolon.srt.server.zmq_client import ZmqEngineClient  # noqa: E402
 
 

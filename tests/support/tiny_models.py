@@ -90,12 +90,13 @@ def tiny_model(
 
     hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     query, shared = config.num_heads * dim, config.num_kv_heads * dim
+    # The stream starts small, so that what the layers add outweighs the last token's own embedding,
+    # and the final norm brings logits to a spread of about 3.
+    spread = 0.3 / config.embedding_scale
+    output = spread * math.sqrt(hidden) if config.tie_embeddings else 1.0
     tensors = {
-        # Gemma scales embeddings up itself; every architecture's stream starts with entries near
-        # one.
-        "model.embed_tokens.weight": torch.randn(vocab_size, hidden, generator=generator)
-        / config.embedding_scale,
-        "model.norm.weight": factor(hidden),
+        "model.embed_tokens.weight": torch.randn(vocab_size, hidden, generator=generator) * spread,
+        "model.norm.weight": factor(hidden) * (3.0 / output),
     }
     for index in range(config.num_layers):
         layer = f"model.layers.{index}."
@@ -118,5 +119,5 @@ def tiny_model(
         for norm in norms:
             tensors[f"{layer}{norm}.weight"] = factor(hidden)
     if not config.tie_embeddings:
-        tensors["lm_head.weight"] = matrix(vocab_size, hidden, 2.0)
+        tensors["lm_head.weight"] = matrix(vocab_size, hidden, 1.0)
     return TensorSource(config, tensors)

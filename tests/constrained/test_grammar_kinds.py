@@ -1,0 +1,138 @@
+"""Every kind of grammar: texts that must match and texts that must not."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from support.grammar_walk import accepts, compiled, walk
+
+from stolon.errors import GrammarError
+
+TABLE = [
+    ("choice", ["cat", "category"], ["cat", "category"], ["", "ca", "cate", "categoryx", "dog"]),
+    ("choice", ["é", "漢字", "🎈"], ["é", "漢字", "🎈"], ["漢", "e", b"\xc3", b"\xf0\x9f\x8e"]),
+    ("choice", ['a"b', "a\\n", "a\n", "\x7f"], ['a"b', "a\\n", "a\n", "\x7f"], ["a", "ab"]),
+    ("choice", ["a.c", "a*"], ["a.c", "a*"], ["abc", "aa", ""]),
+    ("regex", "a(bc)?", ["a", "abc"], ["", "ab", "abcbc"]),
+    ("regex", "(cat|category)", ["cat", "category"], ["cate"]),
+    ("regex", r"-?[0-9]+(\.[0-9]+)?", ["-1.5", "0", "12"], ["1.", ".5", "-"]),
+    ("regex", "^abc$", ["abc"], ["ab", "abcd"]),
+    ("regex", "(?P<x>a)(?<y>b)", ["ab"], ["a"]),
+    ("regex", "a*?b", ["b", "aab"], ["a", "ba"]),
+    ("regex", ".", ["é", "漢", "🎈", "x"], ["", "\n", b"\xc3", "ab", b"\xff"]),
+    ("regex", "[^a]{2}", ["é漢", "xy"], ["ax", "é"]),
+    ("regex", "", [""], ["a"]),
+    ("regex", "(?i)ab", ["AB", "ab"], ["a"]),
+    ("ebnf", 'root ::= "a" root "b" | "c"', ["c", "acb", "aacbb"], ["", "ac", "aacb", "ab"]),
+    ("ebnf", 'root ::= [a-c]+ "!" | "é"', ["abc!", "é"], ["!", "d!", "a"]),
+    ("lark", 'start: "x" (y | "z")+\ny: /[0-9]{2}/', ["x12", "xz12z"], ["x", "x1", "12"]),
+    ("lark", 'start: "n=" %json {"type": "integer"}', ["n=5", "n=-12"], ["n=", "n=x"]),
+    ("json_object", "", ["{}", '{"a": [1, {"b": null}]}'], ["[]", "{ }", '{"a":1}', '{"a": 1']),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "matching", "others"), TABLE)
+def test_matches_exactly(
+    kind: str, text: object, matching: list[str | bytes], others: list[str | bytes]
+) -> None:
+    grammar = compiled(kind, text)
+    assert [t for t in matching if not accepts(grammar, t)] == []
+    assert [t for t in others if accepts(grammar, t)] == []
+
+
+def test_whitespace_is_what_the_spec_says() -> None:
+    compact = compiled("json_object", whitespace="compact")
+    assert accepts(compact, '{"a":[1,2],"b":{}}')
+    assert not accepts(compact, '{"a": [1, 2]}')
+    assert not accepts(compiled("json_object"), '{"a":  1}')
+
+
+@pytest.mark.parametrize(
+    ("pattern", "feature", "offset"),
+    [
+        (r"a(?=b)", "look-around", "1"),
+        (r"(?<!a)b", "look-around", "0"),
+        (r"(a)\1", "back-reference", "3"),
+        (r"(?P<n>a)(?P=n)", "back-reference", "8"),
+        (r"\bfoo", "word boundary", "0"),
+        (r"(?>a)", "atomic", "0"),
+        (r"[+]a++", "possessive", "4"),
+        (r"a\Z", "anchor", "1"),
+    ],
+)
+def test_regex_refusal_names_the_feature(pattern: str, feature: str, offset: str) -> None:
+    with pytest.raises(GrammarError, match=feature) as caught:
+        compiled("regex", pattern)
+    assert caught.value.where == f"offset {offset}"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["a^b", "(?m)^a$", "(", "[b-a]", "a[b&&c]", "a{3,1}", r"\xff\b"]
+)
+def test_regex_is_refused(pattern: str) -> None:
+    with pytest.raises(GrammarError, match="regex"):
+        compiled("regex", pattern)
+
+
+def test_classes_are_not_mistaken_for_features() -> None:
+    assert accepts(compiled("regex", r"[(?=]+[]x]\(\?="), "(?=](?=")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '["a", 1]', '["a", ""]', '["a", "a"]', "[", '"a"'])
+def test_bad_choices_are_refused(text: str) -> None:
+    from support.grammar_walk import COMPILER
+
+    from stolon.constrained import GrammarSpec
+
+    with pytest.raises(GrammarError):
+        COMPILER.compile(GrammarSpec(kind="choice", text=text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "word"),
+    [
+        ("lark", "start: <|im_start|>", "special"),
+        ("lark", "start: <[257]>", "special"),
+        ("lark", "start: @other", "@name"),
+        ("lark", "start: x\nx[temperature=0.5]: /a/", "temperature"),
+        ("lark", '%llguidance {"no_forcing": false}\nstart: "a"', "%llguidance"),
+        ("lark", 'start: %json {"type": "array", "uniqueItems": true}', "uniqueItems"),
+        ("lark", "start: start", "no text"),
+        ("lark", 'foo: "a"', "start"),
+        ("ebnf", "root ::= foo", "foo"),
+        ("ebnf", "root ::= (", "EBNF"),
+        ("json_object", "{}", "no text"),
+    ],
+)
+def test_grammar_refusals(kind: str, text: str, word: str) -> None:
+    with pytest.raises(GrammarError, match=word):
+        compiled(kind, text)
+
+
+def test_a_terminal_without_end_does_not_hang() -> None:
+    matcher = compiled("lark", 'start: /a+/ "ab"').start()
+    for _ in range(50):
+        assert matcher.mask().count
+        assert matcher.accept(ord("a"))
+    assert matcher.forced() == []
+
+
+PATTERNS = [
+    "a(bc)?", "(ab|a)(bc|c)?", "[ab]*a[ab]{2}", "(a|b)*abb", "a{2,3}b?", "(?:a|ab)(?:c|bcd)?",
+    r"\d+(\.\d+)?", "[^b]+", "(a*b)*", "(|a)b", "a?b?c?", "((a|b)c){1,2}", ".a.", r"\w\s?\w",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_regex_agrees_with_re_fullmatch(pattern: str) -> None:
+    grammar = compiled("regex", pattern)
+    rng = random.Random(pattern)
+    for _ in range(150):
+        text = "".join(rng.choice("abcd.1 é\n") for _ in range(rng.randrange(7)))
+        assert accepts(grammar, text) == bool(re.fullmatch(pattern, text)), text
+    for _ in range(20):
+        text = walk(grammar, rng, limit=60)
+        if text is not None:
+            assert re.fullmatch(pattern, text.decode()), text

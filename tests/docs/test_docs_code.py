@@ -1,0 +1,66 @@
+"""Every Python block of the README and the guide runs; ``python no-run`` ones are compiled."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stolon as sl
+from stolon.srt.loaders import list_models
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = ["README.md", "docs/guide.md"]
+BLOCK = re.compile(r"^```(python[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str) -> Iterator[tuple[bool, str]]:
+    """(to be run, source); blank lines in front make line numbers those of the page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for found in BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start(2))
+        yield found[1].strip() == "python", "\n" * line + found[2]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_compile(page):
+    found = list(blocks(page))
+    assert found
+    for _, source in found:
+        ast.parse(source, filename=page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run(page, tmp_path, monkeypatch):
+    if not any(entry.cached for entry in list_models() if entry.name == "smollm2-135m"):
+        pytest.skip("the default model is not in the cache: `stolon pull smollm2-135m`")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "docs"}
+    with sl.Engine(threads=min(2, os.cpu_count() or 1)) as engine:
+        sl.set_default_backend(engine)
+        try:
+            for run, source in blocks(page):
+                if run:
+                    exec(compile(source, str(ROOT / page), "exec"), names)
+        finally:
+            sl.set_default_backend(None)
+        engine.check_integrity()
+
+
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+NAMED = re.compile(
+    r"`((?:stolon|lang|srt|constrained|radix|kernels|docs|examples|bench|scripts)/[\w./]+)`"
+)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/README.md", "bench/README.md"])
+def test_named_files_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for name in LINK.findall(text):
+        assert ((ROOT / page).parent / name).exists(), name
+    for name in NAMED.findall(text):
+        assert (ROOT / name.rstrip(".")).exists(), name

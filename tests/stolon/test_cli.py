@@ -1,0 +1,274 @@
+"""The command line: exit codes, errors in one line, and the commands over a fake engine."""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support.fake_engine import FakeEngine, tiny_chat_template
+
+import stolon
+from stolon import cli
+from stolon.commands import COMMANDS, chat, models
+from stolon.commands import run as run_command
+from stolon.errors import DownloadError, InvalidRequest, ModelNotFound, Overloaded
+from stolon.srt.protocol import Sampling
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The engine of every program and command of a test."""
+    fake = FakeEngine({"color": "blue"}, default="fine", chat_template=tiny_chat_template())
+    monkeypatch.setattr(stolon, "Engine", lambda *_, **__: fake, raising=False)
+    stolon.set_default_backend(fake)
+    yield fake
+    stolon.set_default_backend(None)
+    fake.close()
+
+
+def run_cli(*args, **options):
+    command = [sys.executable, "-m", "stolon.cli", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_help_is_light():
+    code = (
+        "import sys; from stolon.cli import build_parser; build_parser().format_help();"
+        "heavy = {'torch', 'numpy', 'pydantic', 'fastapi', 'msgspec', 'stolon.lang', 'stolon.srt'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", [command.NAME for command in COMMANDS])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([command, "--help"])
+    assert caught.value.code == 0
+    assert "--debug" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"stolon {stolon.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ModelNotFound("no model 'x'", hint="try y"), 2, "stolon: error: no model 'x' (try y)\n"),
+        (InvalidRequest("bad", where="a.py:3"), 2, "stolon: error: bad [at a.py:3]\n"),
+        (DownloadError("no network"), 1, "stolon: error: no network\n"),
+        (Overloaded("full"), 1, "stolon: error: full\n"),
+        (OSError(98, "Address already in use"), 1, "[Errno 98] Address already in use\n"),
+    ],
+)
+def test_errors_are_one_line(monkeypatch, capsys, error, code, line):
+    def fail(args):
+        raise error
+
+    monkeypatch.setattr(models, "run", fail)
+    assert cli.main(["models"]) == code
+    assert capsys.readouterr().err.endswith(line)
+    with pytest.raises(type(error)):
+        cli.main(["models", "--debug"])
+
+
+def test_ctrl_c(monkeypatch, capsys):
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "run", interrupt)
+    assert cli.main(["models"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_broken_pipe_is_silent():
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "stolon.cli", "models"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_models(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cli.main(["models"]) == 0
+    header, row, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "CACHED", "SIZE", "PATH", "WHAT"]
+    assert row.split()[:5] == ["smollm2-135m", "no", "98", "MB", "-"]
+    assert cli.main(["models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["cached"] is False
+
+
+def test_pull_of_what_is_not_there(capsys):
+    assert cli.main(["pull", "smollm"]) == 2
+    assert "did you mean 'smollm2-135m'?" in capsys.readouterr().err
+
+
+def test_pull_checks_a_path(tmp_path, capsys):
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF\x03")
+    assert cli.main(["pull", str(path)]) == 1
+    assert capsys.readouterr().err.startswith("stolon: error: ")
+
+
+def test_serve_refuses_an_open_bind(capsys):
+    assert cli.main(["serve", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "--insecure" in capsys.readouterr().err
+
+
+def test_serve_passes_options(monkeypatch, tmp_path):
+    from stolon.srt.server import launch
+
+    calls = []
+    monkeypatch.setattr(launch, "serve", lambda *args, **kwargs: calls.append((args, kwargs)))
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    options = ["--port", "0", "--threads", "2", "--max-queued", "3", "--api-key-file", str(key)]
+    assert cli.main(["serve", "--model", "m", *options]) == 0
+    ((args, kwargs),) = calls
+    assert args == ("m",)
+    assert (kwargs["port"], kwargs["threads"], kwargs["api_key"]) == (0, 2, "secret")
+    assert kwargs["limits"].max_queued == 3
+    assert cli.main(["serve", *options, "--api-key", "k"]) == 2
+
+
+@pytest.mark.parametrize("value", ["-1", "70000", "x"])
+def test_bad_ports(value):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", "--port", value])
+    assert caught.value.code == 2
+
+
+PROGRAM = """
+from __future__ import annotations
+WORD = "sky"
+
+@sl.function
+def paint(s, thing: str, times: int = 1):
+    s += f"The {thing} {times} " + sl.gen("color")
+"""
+
+
+def test_run_the_only_function(engine, tmp_path, capsys):
+    file = tmp_path / "p.py"
+    file.write_text(PROGRAM)
+    command = ["run", str(file), "--seed", "3", "--arg", "thing=a=b", "--arg", "times=2"]
+    assert cli.main(command) == 0
+    out, err = capsys.readouterr()
+    assert out == "The a=b 2 blue\n"
+    assert "paint" in err
+    assert "gen color" in err
+    assert cli.main([*command, "--no-trace"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_run_a_script(engine, tmp_path, capsys):
+    (tmp_path / "beside.py").write_text("NAME = 'sea'\n")
+    file = tmp_path / "p.py"
+    file.write_text(
+        PROGRAM + "import sys, beside\nif __name__ == '__main__':\n"
+        "    print(sys.argv[1:], paint.run(beside.NAME)['color'])\n"
+    )
+    assert cli.main(["run", str(file), "--", "--x", "1"]) == 0
+    assert capsys.readouterr().out == "['--x', '1'] blue\n"
+    assert "beside" not in sys.path
+    assert cli.main(["run", str(file), "--seed", "1"]) == 2
+    assert "--seed is for a file that only defines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\n", "defines 0 programs"),
+        (PROGRAM + PROGRAM.replace("paint", "draw"), "defines 2 programs"),
+        ("def f(:\n", "not valid Python"),
+        (PROGRAM, "needs --arg thing="),
+    ],
+)
+def test_run_refuses(engine, tmp_path, capsys, source, message):
+    file = tmp_path / "p.py"
+    file.write_text(source.replace("from __future__ import annotations\n", ""))
+    assert cli.main(["run", str(file)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_run_without_a_file(tmp_path, capsys):
+    assert cli.main(["run", str(tmp_path / "none.py")]) == 2
+    assert "can't be read" in capsys.readouterr().err
+
+
+def body(s, name, count: int, share: float = 0.5, really: "bool" = False, items: list = ()): ...
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["name=a", "count=3"], {"name": "a", "count": 3}),
+        (["name=1", "count=-3", "share=2"], {"name": "1", "count": -3, "share": 2.0}),
+        (["name=", "count=0", "really=TRUE"], {"name": "", "count": 0, "really": True}),
+    ],
+)
+def test_arguments(given, expected):
+    assert run_command.parse_arguments(inspect.signature(body), given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["name"], "NAME=VALUE"),
+        (["name=a"], "needs --arg count"),
+        (["name=a", "count=x"], "'x' is not int"),
+        (["name=a", "count=1", "really=maybe"], "'maybe' is not bool"),
+        (["name=a", "count=1", "other=2"], "no parameter 'other'"),
+        (["name=a", "name=b", "count=1"], "given twice"),
+        (["name=a", "count=1", "items=[]"], "type list"),
+    ],
+)
+def test_bad_arguments(given, message):
+    with pytest.raises(InvalidRequest, match=message.replace("[", r"\[")):
+        run_command.parse_arguments(inspect.signature(body), given)
+
+
+def test_chat_keeps_tokens(engine, capsys):
+    talk = chat.Conversation(engine, system="Be brief.")
+    talk.answer("Hello", Sampling(max_tokens=8))
+    first = list(talk.tokens)
+    talk.answer("Again", Sampling(max_tokens=8))
+    assert talk.tokens[: len(first)] == first
+    text = engine.tokenizer.decode(talk.tokens, skip_special=False)
+    expected = engine.chat_template.render(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "fine"},
+            {"role": "user", "content": "Again"},
+            {"role": "assistant", "content": "fine"},
+        ]
+    )
+    assert expected.startswith(text)
+    assert capsys.readouterr().out == "fine\nfine\n"
+
+
+def test_chat_commands(engine, capsys):
+    talk = chat.Conversation(engine)
+    talk.answer("Hello", Sampling(max_tokens=8))
+    chat._command("/stats", engine, talk)
+    assert f"history {len(talk.tokens)} of" in capsys.readouterr().out
+    assert chat._command("/system Be kind.", engine, talk).system == "Be kind."
+    assert chat._command("/reset", engine, talk).tokens == []
+    assert chat._command("/nonsense", engine, talk) is talk
+    assert "unknown command /nonsense" in capsys.readouterr().out
