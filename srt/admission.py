@@ -91,9 +91,7 @@ class Admission:
         self._context_length = context_length
         self._boundary = Boundary(tokenizer)
 
-    def prepare(
-        self, request: Request, on_event: Callable[[Event], None], submitted: float
-    ) -> Job:
+    def prepare(self, request: Request, on_event: Callable[[Event], None], submitted: float) -> Job:
         """Raises a StolonError that names what is wrong with the request."""
         self._check(request)
         steps = self._steps(request)
@@ -115,7 +113,9 @@ class Admission:
 
     def _check(self, request: Request) -> None:
         if not 1 <= request.n <= MAX_SAMPLES:
-            raise InvalidRequest(f"n must be between 1 and {MAX_SAMPLES}, not {request.n}", param="n")
+            raise InvalidRequest(
+                f"n must be between 1 and {MAX_SAMPLES}, not {request.n}", param="n"
+            )
         if not 1 <= len(request.segments) <= MAX_SEGMENTS:
             raise InvalidRequest(
                 f"a request has 1 to {MAX_SEGMENTS} segments, not {len(request.segments)}",
@@ -136,7 +136,8 @@ class Admission:
                 for token in segment.ids:
                     if not 0 <= token < vocab:
                         raise InvalidRequest(
-                            f"token id {token} is outside the vocabulary of {vocab}", param="input_ids"
+                            f"token id {token} is outside the vocabulary of {vocab}",
+                            param="input_ids",
                         )
             elif isinstance(segment, Gen):
                 segment.sampling.validate(vocab)
@@ -158,7 +159,8 @@ class Admission:
     def _check_select(select: Select) -> None:
         if not 1 <= len(select.choices) <= MAX_CHOICES:
             raise InvalidRequest(
-                f"select takes 1 to {MAX_CHOICES} choices, not {len(select.choices)}", param="choices"
+                f"select takes 1 to {MAX_CHOICES} choices, not {len(select.choices)}",
+                param="choices",
             )
         if "" in select.choices:
             raise InvalidRequest("a choice can't be the empty string", param="choices")
@@ -186,7 +188,9 @@ class Admission:
             after_text = index > 0 and isinstance(request.segments[index - 1], Text)
             if isinstance(segment, Gen):
                 step: Step
-                ids, step = self._gen(index, segment, ids, heal=segment.heal and after_text, keep=keep)
+                ids, step = self._gen(
+                    index, segment, ids, heal=segment.heal and after_text, keep=keep
+                )
             else:
                 ids, choices = self._boundary.join_choices(
                     ids, segment.choices, heal=segment.heal and after_text, keep=keep

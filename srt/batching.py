@@ -179,9 +179,7 @@ class Batcher:
             limit = group.trie.rows // 2
         return None
 
-    def _add_trie(
-        self, plan: Plan, rows: _Rows, seq: Sequence, planned: set[Sequence]
-    ) -> None:
+    def _add_trie(self, plan: Plan, rows: _Rows, seq: Sequence, planned: set[Sequence]) -> None:
         """Add rows for the next group of choices, as far as spare rows and slots allow."""
         step = seq.at_select
         if step is None:

@@ -79,9 +79,9 @@ class Boundary:
             return ids, b""
         return ids[:-1], data
 
-    def join_choices(self, ids: list[int], choices: tuple[str, ...], *, heal: bool, keep: int) -> tuple[
-        list[int], list[list[int]]
-    ]:
+    def join_choices(
+        self, ids: list[int], choices: tuple[str, ...], *, heal: bool, keep: int
+    ) -> tuple[list[int], list[list[int]]]:
         """Tokens of each choice after a literal, from the last border that all of them share.
 
         With `heal`, the end of the literal is encoded again together with each choice, and the literal is

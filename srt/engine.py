@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Unpack, overload
+from typing import Any, Unpack
 
 import torch
 
@@ -198,9 +198,7 @@ class Engine:
             dtype=runner.dtype,
             parameters=runner.parameter_count,
         )
-        self._admission = Admission(
-            tokenizer, GrammarCompiler(vocabulary), context_length=context
-        )
+        self._admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
         # Tokenising and compiling grammars happen here, so that the loop only ever computes.
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="stolon-admission")
         self._lock = threading.Lock()
@@ -298,27 +296,13 @@ class Engine:
 
     # Generating
 
-    @overload
-    def generate(self, prompt: str, **options: Unpack[GenerateOptions]) -> Output | list[Output]: ...
-    @overload
-    def generate(
-        self, prompt: Sequence[str], **options: Unpack[GenerateOptions]
-    ) -> list[Output] | list[list[Output]]: ...
-    @overload
-    def generate(
-        self, *, input_ids: Sequence[int], **options: Unpack[GenerateOptions]
-    ) -> Output | list[Output]: ...
-    @overload
-    def generate(
-        self, *, input_ids: Sequence[Sequence[int]], **options: Unpack[GenerateOptions]
-    ) -> list[Output] | list[list[Output]]: ...
     def generate(
         self,
         prompt: str | Sequence[str] | None = None,
         *,
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> Output | list[Output] | list[list[Output]]:
+    ) -> Any:
         """Generate after a prompt, or after each of several.
 
         Args:
@@ -328,7 +312,8 @@ class Engine:
             options: see GenerateOptions.
 
         Returns:
-            One Output; a list of `n` with ``n > 1``; for several prompts a list of these, in order.
+            One Output; a list of `n` with ``n > 1``; for several prompts a list of these, in order. (The
+            shape depends on values, so the static type is Any.)
 
         Raises:
             StolonError: of the first prompt that fails.
@@ -349,7 +334,7 @@ class Engine:
         *,
         input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> Output | list[Output] | list[list[Output]]:
+    ) -> Any:
         """`generate` for asyncio. Cancelling it frees the work at once."""
         requests, several = _requests(prompt, input_ids, options)
         collectors = [self._collect(request) for request in requests]

@@ -106,7 +106,9 @@ def build_request(
         )
     if (prompt is None) == (input_ids is None):
         raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
-    known: Segment = Text(prompt) if prompt is not None else Tokens([int(i) for i in input_ids or ()])
+    known: Segment = (
+        Text(prompt) if prompt is not None else Tokens([int(i) for i in input_ids or ()])
+    )
     want_prompt = options.get("prompt_logprobs")
     gen = Gen(sampling=_sampling(options), grammar=_grammar(options), logprobs=_logprobs(options))
     return Request(
@@ -145,7 +147,9 @@ def _grammar(options: GenerateOptions) -> GrammarSpec | None:
     if not given:
         return None
     if len(given) > 1:
-        raise InvalidRequest(f"{given[0]} and {given[1]} can't both constrain a text", param=given[1])
+        raise InvalidRequest(
+            f"{given[0]} and {given[1]} can't both constrain a text", param=given[1]
+        )
     kind = given[0]
     if kind == "json_schema":
         schema = options["json_schema"]
@@ -155,8 +159,10 @@ def _grammar(options: GenerateOptions) -> GrammarSpec | None:
         return GrammarSpec(kind="choice", text=json.dumps(list(options["choices"])))
     if kind == "regex":
         return GrammarSpec(kind="regex", text=options["regex"])
-    return GrammarSpec(kind="ebnf", text=options["ebnf"]) if kind == "ebnf" else GrammarSpec(
-        kind="lark", text=options["lark"]
+    return (
+        GrammarSpec(kind="ebnf", text=options["ebnf"])
+        if kind == "ebnf"
+        else GrammarSpec(kind="lark", text=options["lark"])
     )
 
 

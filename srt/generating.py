@@ -93,7 +93,7 @@ class Generator:
     def take(
         self, seq: Sequence, generation: Generation, token: int, logprob: TokenLogprob | None
     ) -> Finish | None:
-        """Accept a sampled token, and what is forced after it. Returns why the generation ends, if it does."""
+        """Accept a sampled token, and what is forced after it. Returns the end, if it is one."""
         if seq.account.first_token is None:
             seq.account.first_token = time.perf_counter()
         finish = self._ends_at(generation, token)

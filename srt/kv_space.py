@@ -122,5 +122,7 @@ class KVSpace:
 
     def check_integrity(self, attached: Iterable[Sequence]) -> None:
         """Every slot accounted for (promise P4). Raises InternalError with the detail."""
-        owned = [self.table[seq.row, seq.tree_len : seq.computed] for seq in attached if seq.row >= 0]
+        owned = [
+            self.table[seq.row, seq.tree_len : seq.computed] for seq in attached if seq.row >= 0
+        ]
         self.tree.check_integrity(np.concatenate(owned) if owned else None)

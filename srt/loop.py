@@ -178,8 +178,7 @@ class EngineLoop:
     def _forget_finished(self) -> None:
         if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
             alive = {
-                seq.job.request.rid
-                for seq in (*self._scheduler.running, *self._scheduler.waiting)
+                seq.job.request.rid for seq in (*self._scheduler.running, *self._scheduler.waiting)
             }
             self._jobs = {rid: job for rid, job in self._jobs.items() if rid in alive}
 

@@ -60,7 +60,7 @@ class ModelRunner:
     ) -> None:
         config = source.config
         self.config: ModelConfig = config
-        self.architecture = config.architecture
+        self.architecture: str = config.architecture
         self.dtype = str(ops.dtype).removeprefix("torch.")
         self.num_slots = num_slots
         self.vocab_size = config.vocab_size

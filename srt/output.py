@@ -53,7 +53,9 @@ class GenOutput:
         self._released = self._skip
         self._taken = self._skip
         self._taken_tokens = 0
-        self._text_ends: list[int] = []  # of each token; short while its last character is incomplete
+        self._text_ends: list[
+            int
+        ] = []  # of each token; short while its last character is incomplete
         self._longest_stop = max((len(stop) for stop in sampling.stop), default=0)
 
     @property

@@ -117,9 +117,7 @@ class Scheduler:
         for other in self.running:
             if not other.prefilling or self._space.namespace(other) != namespace:
                 continue
-            shared = min(
-                _common_prefix(seq.job.prompt, other.job.prompt), len(seq.tokens) - 1
-            )
+            shared = min(_common_prefix(seq.job.prompt, other.job.prompt), len(seq.tokens) - 1)
             if shared - cached >= SHARED_TOKENS and shared > other.tree_len:
                 return True
         return False
@@ -136,9 +134,7 @@ class Scheduler:
 
         Sequences in this step's plan stay. Returns False if there is none but `seq` itself.
         """
-        candidates = [
-            other for other in self.running if other is not seq and other not in planned
-        ]
+        candidates = [other for other in self.running if other is not seq and other not in planned]
         if not candidates:
             return False
         self.retract(min(reversed(candidates), key=_advance))

@@ -91,7 +91,7 @@ class ChoiceTrie:
 
 @dataclass(slots=True)
 class Group:
-    """Some choices that are scored in one step; `conditional` ones after the text so far, the others alone."""
+    """Choices scored in one step; `conditional` ones after the text so far, the others alone."""
 
     trie: ChoiceTrie
     members: list[int]
@@ -198,9 +198,7 @@ def _greedy(tokens: list[list[float]], means: list[float]) -> int:
     """Compare position by position and keep the maxima; a shorter choice is padded with its own mean."""
     alive = list(range(len(tokens)))
     for position in range(max(map(len, tokens))):
-        values = {
-            i: tokens[i][position] if position < len(tokens[i]) else means[i] for i in alive
-        }
+        values = {i: tokens[i][position] if position < len(tokens[i]) else means[i] for i in alive}
         best = max(values.values())
         alive = [i for i in alive if values[i] == best]
         if len(alive) == 1:

@@ -28,10 +28,10 @@ class _State:
 
 
 class StopRegex:
-    """A compiled pattern. Anchors, look-around and back-references are refused; `\\w`, `\\d`, `\\s` are Unicode.
+    """A compiled pattern. Anchors, look-around and back-references are refused; classes are Unicode.
 
     Raises:
-        GrammarError: the pattern is no regex, uses what is refused, matches the empty string, or is too large.
+        GrammarError: the pattern is wrong, uses what is refused, matches nothing, or is too large.
     """
 
     def __init__(self, pattern: str) -> None:

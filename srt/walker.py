@@ -85,7 +85,7 @@ class Walker:
     # One step
 
     def apply(self, plan: Plan, logits: Tensor) -> None:
-        """Take the logits ``[outputs, vocab]`` of a computed plan; ids that the tokenizer lacks are cut off."""
+        """Take the logits ``[outputs, vocab]`` of a computed plan; ids beyond the tokenizer are cut off."""
         logits = logits[:, : self._generator.vocab_size]
         for run in plan.runs:
             self._computed(run)
@@ -268,9 +268,7 @@ class Walker:
             index=index,
             token_ids=tokens,
             scores=scores,
-            usage=seq.account.usage(
-                forced=len(tokens), sampled=0, retractions=seq.retractions
-            ),
+            usage=seq.account.usage(forced=len(tokens), sampled=0, retractions=seq.retractions),
         )
         self._segment_done(seq, step.segment, result)
         self._next(seq)
@@ -327,9 +325,7 @@ class Walker:
         )
         self._emit(seq, done)
 
-    def _segment_done(
-        self, seq: Sequence, segment: int, result: GenResult | SelectResult
-    ) -> None:
+    def _segment_done(self, seq: Sequence, segment: int, result: GenResult | SelectResult) -> None:
         done = SegmentDone(
             rid=seq.job.request.rid, sample=seq.sample, segment=segment, result=result
         )

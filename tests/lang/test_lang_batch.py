@@ -147,8 +147,8 @@ def test_generator_style_waits_for_a_slow_item_before_it_runs_far_ahead() -> Non
             go.wait(5)
         return i
 
-    threading.Timer(0.1, lambda: (ahead.append(len(taken)), go.set())).start()
     ahead: list[int] = []
+    threading.Timer(0.1, lambda: (ahead.append(len(taken)), go.set())).start()
     states = program.run_batch(items(), backend=FakeEngine(), num_threads=3, generator_style=True)
     assert [s.ret_value for s in states] == list(range(20))
     assert ahead == [3]

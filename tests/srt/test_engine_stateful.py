@@ -81,9 +81,7 @@ class EngineMachine(RuleBasedStateMachine):
         n=st.integers(1, 3),
         select=st.booleans(),
     )
-    def submit(
-        self, data: Any, literal: list[int], max_tokens: int, n: int, select: bool
-    ) -> None:
+    def submit(self, data: Any, literal: list[int], max_tokens: int, n: int, select: bool) -> None:
         """Extend a branch: a literal, a generation, sometimes a selection, and another generation."""
         prefix = data.draw(st.sampled_from(self.branches))
         gen = Gen(sampling=Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))

@@ -45,7 +45,9 @@ texts = st.text(st.sampled_from("ab c.éß漢🙂\n"), max_size=40)
 
 
 @settings(max_examples=200, deadline=None)
-@given(text=texts, stop=st.lists(st.sampled_from(["a.", "b c", "漢", "\n", "ab c", "🙂a"]), max_size=3))
+@given(
+    text=texts, stop=st.lists(st.sampled_from(["a.", "b c", "漢", "\n", "ab c", "🙂a"]), max_size=3)
+)
 def test_text_ends_before_the_first_stop(text: str, stop: list[str]) -> None:
     # The first stop to be complete ends the text: reading is from left to right.
     ends = [(text.find(s) + len(s), text.find(s)) for s in stop if s in text]

@@ -97,18 +97,13 @@ def test_unconditional(bos: bool) -> None:
 
     runner = HashRunner(num_slots=1024, context=256)
     with Engine.from_runner(runner, ByteTokenizer(add_bos=bos)) as engine:
-        result = select(
-            engine, "Q: ", CHOICES, method="unconditional_likelihood_normalized"
-        )
+        result = select(engine, "Q: ", CHOICES, method="unconditional_likelihood_normalized")
         engine.check_integrity()
     context = [256] * bos + TOKENIZER.encode("Q: ")
     for score in result.scores:
         choice = TOKENIZER.encode(score.text)
         with_context = exhaustive(context, choice)
-        if bos:
-            alone = exhaustive([256], choice)
-        else:
-            alone = [0.0, *exhaustive(choice[:1], choice[1:])]
+        alone = exhaustive([256], choice) if bos else [0.0, *exhaustive(choice[:1], choice[1:])]
         assert score.unconditional == pytest.approx(sum(alone), abs=1e-4)
         expected = sum(a - b for a, b in zip(with_context, alone, strict=True)) / len(choice)
         assert score.normalized == pytest.approx(expected, abs=1e-5)
@@ -143,7 +138,7 @@ def test_what_follows_a_select_sees_the_winner() -> None:
         picked = next(e.result for e in events if isinstance(e, SegmentDone))
         prompt = TOKENIZER.encode("A: ") + picked.token_ids + TOKENIZER.encode(" so ")
         again = engine.generate(input_ids=prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
-        assert done[0].token_ids == done[1].token_ids == prompt + again.token_ids  # type: ignore[union-attr]
+        assert done[0].token_ids == done[1].token_ids == prompt + again.token_ids
         engine.check_integrity()
 
 
@@ -151,5 +146,5 @@ def test_trie_layout() -> None:
     trie = ChoiceTrie([[1, 2, 3], [1, 2, 4, 5], [6], [1]])
     assert trie.rows == 3
     assert trie.paths == [[-1, 0, 1], [-1, 0, 1, 2], [-1], [-1]]
-    assert [run.parent for run in trie.runs][0] == -1
+    assert trie.runs[0].parent == -1
     assert sum(len(run.tokens) for run in trie.runs) == 3

@@ -46,7 +46,9 @@ def test_agrees_with_re(pattern: str) -> None:
         end = earliest_end(pattern, text)
         assert (found[1] if found else None) == end, text
         if found:
-            starts = [b for b in range(end or 0) if re.compile(pattern).fullmatch(text, b, end or 0)]
+            starts = [
+                b for b in range(end or 0) if re.compile(pattern).fullmatch(text, b, end or 0)
+            ]
             assert found[0] == starts[0], text
 
 

@@ -64,7 +64,9 @@ class HashRunner:
                 raise AssertionError("a context's slots do not hold its positions in order")
             for i in range(q_len):
                 if row in wanted:
-                    logits[row] = context_logits(context[: kv_len - q_len + i + 1, 0], self.vocab_size)
+                    logits[row] = context_logits(
+                        context[: kv_len - q_len + i + 1, 0], self.vocab_size
+                    )
                 row += 1
         if not wanted:
             return torch.empty(0, self.vocab_size)
