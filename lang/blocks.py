@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from stolon.errors import GrammarError, StolonError, error_from_code
@@ -101,9 +102,8 @@ async def walk(
     try:
         segments = await _segments(block, places)
         request = Request(rid=rid, segments=segments, n=block.calls[-1].n, stream=streaming)
-        now = time.perf_counter()
-        for call in block.calls:
-            call.submitted_at = now
+        waiting = deque(block.calls)
+        waiting[0].started_at = time.perf_counter()
         async for event in stream(client, request):
             if isinstance(event, Delta):
                 if event.sample == 0:
@@ -111,8 +111,15 @@ async def walk(
                     changed()
             elif isinstance(event, SegmentDone):
                 places[event.segment].take(event.sample, event.result)
+                while waiting and waiting[0].settled.done():
+                    done_at = waiting.popleft().done_at
+                    if waiting:
+                        waiting[0].started_at = done_at
                 changed()
             elif isinstance(event, SampleDone) and event.sample == 0:
+                for call in block.calls:
+                    if call.error is not None:
+                        raise _Inherited(call.error)
                 block.tokens = event.token_ids
                 block.settled.set()
     except _Inherited as inherited:

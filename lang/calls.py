@@ -28,6 +28,8 @@ class Call:
         pieces: streamed pieces of sample 0; complete once settled.
         error: why there is no outcome.
         settled: resolved when all results are there, or the error is.
+        started_at, done_at: `time.perf_counter` when it was sent or the call before it in its block
+            was done, and when it was settled.
         awaited: an ``await`` has waited for it, so that reading it needs no waiting.
     """
 
@@ -42,7 +44,7 @@ class Call:
         "results",
         "segment",
         "settled",
-        "submitted_at",
+        "started_at",
         "where",
     )
 
@@ -65,7 +67,7 @@ class Call:
         self.error: StolonError | None = None
         self.settled: Future[None] = Future()
         self.awaited = False
-        self.submitted_at: float | None = None
+        self.started_at: float | None = None
         self.done_at: float | None = None
 
     @property

@@ -13,7 +13,11 @@ from stolon.lang.state import ProgramState
 
 
 class Invocation:
-    """A program with its arguments and its state, ready to run once."""
+    """A program with its arguments, ready to run once.
+
+    Attributes:
+        state: what the caller is given; the body has a view of its own on the same branch.
+    """
 
     def __init__(self, state: ProgramState, call: Callable[..., Any], *, is_async: bool) -> None:
         self.state = state
@@ -22,7 +26,7 @@ class Invocation:
         self._call = call
 
     def _body(self) -> Any:
-        return self._call(self.state)
+        return self._call(ProgramState(self.state._branch))
 
     def run_here(self) -> None:
         """Run a synchronous body in the calling thread."""

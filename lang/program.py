@@ -229,7 +229,7 @@ class Function:
             streaming=stream,
             is_async=self.is_async,
         )
-        return ProgramState(Branch(run)), call
+        return ProgramState(Branch(run), outside=True), call
 
     def _invoke(
         self,

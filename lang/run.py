@@ -65,26 +65,7 @@ class ProgramRun:
         self._requests = 0
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._body_thread: int | None = None
         self._body_loop: asyncio.AbstractEventLoop | None = None
-
-    # -- the body --------------------------------------------------------------------------------
-
-    def enter_body(self) -> None:
-        """Called where the body runs, before it does: on its thread, or in its event loop."""
-        self._body_thread = threading.get_ident()
-        # A synchronous body may well run on a thread that has a loop, say in a notebook. It blocks
-        # that loop as any function does, and nothing of ours waits for it.
-        self._body_loop = running_loop() if self.is_async else None
-
-    def in_body(self) -> bool:
-        """Whether the caller is the program itself (as opposed to a consumer of its stream)."""
-        if self.finished:
-            return False
-        if self.is_async:
-            loop = running_loop()
-            return loop is not None and loop is self._body_loop
-        return threading.get_ident() == self._body_thread
 
     def must_await(self) -> bool:
         """Whether a blocking wait here would stop the loop of the program or of its requests."""
@@ -182,7 +163,6 @@ class ProgramRun:
         seen. Whatever ends the program, no request of it goes on.
         """
         refuse_on_loop(f"{self.name}.run()")
-        self.enter_body()
         try:
             result = self._noting(body)
             self.flush()
@@ -198,7 +178,7 @@ class ProgramRun:
 
     async def execute_async(self, body: Callable[[], object]) -> object:
         """`execute` for a body that is a coroutine function."""
-        self.enter_body()
+        self._body_loop = running_loop()
         try:
             result = await self._noting_async(body)
             self.flush()

@@ -33,8 +33,11 @@ class ProgramState:
         ret_value: what the body returned.
     """
 
-    def __init__(self, branch: Branch) -> None:
+    def __init__(self, branch: Branch, *, outside: bool = False) -> None:
         self._branch = branch
+        # What `run` gives its caller sees the same branch as the body's `s`, from outside: while the
+        # body still runs, reading waits for what the body will do.
+        self._outside = outside
         self.ret_value: Any = None
 
     # -- appending -------------------------------------------------------------------------------
@@ -186,19 +189,21 @@ class ProgramState:
         return drive(self._walk(var))
 
     def _walk(self, var: str | None) -> Walk:
-        return walk_text(self._branch) if var is None else walk_variable(self._branch, var)
+        if var is None:
+            return walk_text(self._branch, outside=self._outside)
+        return walk_variable(self._branch, var, outside=self._outside)
 
     # -- waiting ---------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """Wait for everything this branch has asked for (outside the program: for its end)."""
-        waits = for_everything(self._branch)
+        waits = for_everything(self._branch, outside=self._outside)
         self._block(waits, what="waiting for the branch", instead="async_sync()")
         self._check()
 
     async def async_sync(self) -> None:
         """`sync`, awaited."""
-        await until(for_everything(self._branch))
+        await until(for_everything(self._branch, outside=self._outside))
         self._check()
 
     def error(self) -> BaseException | None:
@@ -260,7 +265,7 @@ class ProgramState:
             return resolve(variable, typed=typed)
 
     async def _aread(self, name: str, *, typed: bool = False) -> Any:
-        await until(for_name(self._branch, name))
+        await until(for_name(self._branch, name, outside=self._outside))
         variable = self._variable(name)
         await until(for_calls(self._branch.run, waits_for(variable)))
         with reporting(self._branch.run):
@@ -269,7 +274,7 @@ class ProgramState:
     def _settled(self, name: str, instead: str) -> Any:
         """What a variable holds now, once its calls are settled. It may be set anew meanwhile."""
         what = f"reading {name!r}"
-        self._block(for_name(self._branch, name), what=what, instead=instead)
+        self._block(for_name(self._branch, name, outside=self._outside), what=what, instead=instead)
         variable = self._variable(name)
         waits = for_calls(self._branch.run, waits_for(variable))
         self._block(waits, what=what, instead=instead)

@@ -37,10 +37,10 @@ async def drive_async(walk: Walk) -> AsyncIterator[Piece]:
             yield step
 
 
-def walk_variable(branch: Branch, name: str) -> Walk:
+def walk_variable(branch: Branch, name: str, *, outside: bool) -> Walk:
     """Pieces of one variable. Outside a running program it waits until the variable is set."""
     run = branch.run
-    yield from for_name(branch, name)
+    yield from for_name(branch, name, outside=outside)
     if name not in branch.variables:
         raise run.failure or KeyError(name)
     variable = branch.variables[name]
@@ -53,13 +53,13 @@ def walk_variable(branch: Branch, name: str) -> Walk:
     yield text, {}
 
 
-def walk_text(branch: Branch) -> Walk:
+def walk_text(branch: Branch, *, outside: bool) -> Walk:
     """Pieces of the whole text; outside a running program up to the program's end."""
     run = branch.run
     position = 0
     while True:
         waiter = run.changed.waiter()
-        finished = run.finished or run.in_body()
+        finished = run.finished or not outside
         while position < len(branch.items):
             yield from _walk_item(run, branch.items[position])
             position += 1

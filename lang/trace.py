@@ -42,8 +42,8 @@ class CallTrace:
         where: ``file.py:line`` that appended it.
         finish: ``stop``, ``length``, ``choice``, ``error`` or ``running``.
         tokens: of all samples together.
-        started, seconds: when its block was sent, relative to the run's first one, and how long
-            until its value was there; None where that has not happened.
+        started, seconds: when its turn came, relative to the run's first call, and how long until
+            its value was there; None where that has not happened.
         queue_time, prefill_time, decode_time: seconds, as the engine reports them for sample 0.
     """
 
@@ -73,7 +73,7 @@ class Trace:
     def of(cls, run: ProgramRun) -> Trace:
         """A snapshot; calls that are not finished yet have finish ``running``."""
         calls = list(run.calls)
-        origin = min((c.submitted_at for c in calls if c.submitted_at is not None), default=0.0)
+        origin = min((c.started_at for c in calls if c.started_at is not None), default=0.0)
         return cls(run.name, run.seed, tuple(_trace(call, origin) for call in calls))
 
     @property
@@ -121,10 +121,10 @@ def _trace(call: Call, origin: float) -> CallTrace:
         finish = "running"
     else:
         finish = first.finish.kind if isinstance(first, GenResult) else "choice"
-    started = None if call.submitted_at is None else call.submitted_at - origin
+    started = None if call.started_at is None else call.started_at - origin
     seconds = None
-    if call.submitted_at is not None and call.done_at is not None:
-        seconds = call.done_at - call.submitted_at
+    if call.started_at is not None and call.done_at is not None:
+        seconds = call.done_at - call.started_at
     return CallTrace(
         name=call.name,
         kind=call.kind,

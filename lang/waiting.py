@@ -29,19 +29,19 @@ def for_calls(run: ProgramRun, calls: Iterable[Call]) -> Waits:
         call.awaited = True
 
 
-def for_name(branch: Branch, name: str) -> Waits:
-    """Until a variable is set, for consumers outside the program. Not until it has a value."""
+def for_name(branch: Branch, name: str, *, outside: bool) -> Waits:
+    """Until a variable is set, for an observer outside the program. Not until it has a value."""
     run = branch.run
-    while name not in branch.variables and not (run.finished or run.in_body()):
+    while outside and name not in branch.variables and not run.finished:
         waiter = run.changed.waiter()
         if name not in branch.variables and not run.finished:
             yield waiter
 
 
-def for_everything(branch: Branch) -> Waits:
-    """Until all text of the branch is there; outside the running program until its end."""
+def for_everything(branch: Branch, *, outside: bool) -> Waits:
+    """Until all text of the branch is there; for an observer outside, that of the whole program."""
     run = branch.run
-    while not (run.finished or run.in_body()):
+    while outside and not run.finished:
         waiter = run.changed.waiter()
         if not run.finished:
             yield waiter

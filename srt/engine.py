@@ -30,7 +30,7 @@ from stolon.srt.generate import Collector, GenerateOptions, Output, build_reques
 from stolon.srt.generating import Generator
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.load_tokenizer import load_tokenizer
-from stolon.srt.loaders import open_model, resolve
+from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
 from stolon.srt.loop import EngineLoop
 from stolon.srt.model_runner import ModelRunner, Runner
 from stolon.srt.models.config import ModelConfig
@@ -40,7 +40,6 @@ from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 from stolon.srt.walker import Walker
 from stolon.srt.weights import WeightSource
 
-DEFAULT_MODEL = "smollm2-135m"
 DEFAULT_RUNNING = 64
 DEFAULT_STEP_TOKENS = 512
 DEFAULT_KV_BYTES = 1 << 30

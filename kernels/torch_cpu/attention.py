@@ -1,4 +1,4 @@
-"""Attention of one group of rows with torch's fused CPU kernel, which sums in float32."""
+"""Attention of one group of runs with torch's fused CPU kernel, which sums in float32."""
 
 from __future__ import annotations
 
@@ -13,57 +13,52 @@ from stolon.kernels.torch_cpu.plan import Group
 def attend(
     q: Tensor, cache_k: Tensor, cache_v: Tensor, group: Group, spec: AttentionSpec
 ) -> Tensor:
-    """q ``[rows, heads, head_dim]`` of the group, in row order -> ``[rows, heads, head_dim]``.
+    """q ``[rows, heads, head_dim]`` of the group, in row order -> ``[rows, heads * head_dim]``.
 
     The query heads that read one kv head are laid along the query axis, so keys and values are
     never repeated.
     """
     kv_heads, dim = spec.num_kv_heads, spec.head_dim
     share = spec.num_heads // kv_heads
-    if group.span is not None:
-        first, end = group.span
-        k, v = cache_k[first:end], cache_v[first:end]
-    else:
-        assert group.slots is not None
-        k = cache_k.index_select(0, group.slots)
-        v = cache_v.index_select(0, group.slots)
-    k = k.view(group.runs, group.kv_len, kv_heads, dim).transpose(1, 2)
-    v = v.view(group.runs, group.kv_len, kv_heads, dim).transpose(1, 2)
+    k, v = fetch(cache_k, group), fetch(cache_v, group)
     if group.q_len == 1:
-        q = q.reshape(group.runs, kv_heads, share, dim)
-        return _softmax_attention(q, k, v, group, spec).reshape(group.runs, spec.num_heads, dim)
-    q = q.transpose(0, 1).unsqueeze(0)
-    return _softmax_attention(q, k, v, group, spec)[0].transpose(0, 1)
+        mask = group.blocks[0].mask
+        out = softmax_attention(q.reshape(group.runs, kv_heads, share, dim), k, v, mask, spec)
+        return out.reshape(group.runs, -1)
+    parts = []
+    for block in group.blocks:
+        rows = q[block.rows]
+        count = rows.shape[0]
+        queries = rows.view(count, kv_heads, share, dim).transpose(0, 1)
+        out = softmax_attention(
+            queries.reshape(1, kv_heads, count * share, dim),
+            k[:, :, block.context],
+            v[:, :, block.context],
+            block.mask,
+            spec,
+        )
+        parts.append(out.view(kv_heads, count, share, dim).transpose(0, 1).reshape(count, -1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, spec: AttentionSpec
+def fetch(cache: Tensor, group: Group) -> Tensor:
+    """``[runs, kv_heads, kv_len, head_dim]`` of the group's contexts."""
+    if group.slots is None and group.span is not None:
+        rows = cache[group.span[0] : group.span[1]]
+    else:
+        rows = cache.index_select(0, group.slots)
+    return rows.view(group.runs, group.kv_len, *cache.shape[1:]).transpose(1, 2)
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, spec: AttentionSpec
 ) -> Tensor:
-    """q ``[runs, heads, rows, head_dim]``, k and v ``[runs, kv_heads, slots, head_dim]``."""
-    if spec.softcap is not None:
-        return _capped_attention(q, k, v, group, spec.scale, spec.softcap)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=group.mask,
-        is_causal=group.causal,
-        scale=spec.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
-
-
-def _capped_attention(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, scale: float, softcap: float
-) -> Tensor:
-    """The fused kernel knows no cap on the scores; written out, in float32."""
-    repeat = q.shape[1] // k.shape[1]
-    keys = k.float().repeat_interleave(repeat, dim=1)
-    values = v.float().repeat_interleave(repeat, dim=1)
-    scores = torch.tanh(q.float() @ keys.transpose(2, 3) * (scale / softcap)) * softcap
-    mask = group.mask
-    if group.causal:
-        mask = torch.ones(group.q_len, group.kv_len, dtype=torch.bool).tril()
+    """q ``[runs, kv_heads, queries, head_dim]`` over k, v ``[runs, kv_heads, slots, head_dim]``."""
+    if spec.softcap is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=spec.scale)
+    # The fused kernel knows no cap on the scores.
+    scores = q.float() @ k.float().transpose(2, 3)
+    scores = scores.mul_(spec.scale / spec.softcap).tanh_().mul_(spec.softcap)
     if mask is not None:
-        scores = scores.masked_fill_(~mask, float("-inf"))
-    return (torch.softmax(scores, dim=-1) @ values).to(q.dtype)
+        scores.add_(mask)
+    return (torch.softmax(scores, dim=-1) @ v.float()).to(q.dtype)

@@ -1,18 +1,19 @@
 """What attention needs of a step's layout, worked out once for all its layers.
 
-Rows are attended in *groups*, one fused attention call each: decode rows of similar context length
-together, padded to the longest; every longer run alone. Layers with a sliding window see shorter
-contexts, so groups are made per window, when a layer first asks.
+Runs are attended in *groups*: decode rows of similar context length together, padded to the longest;
+every longer run alone, in blocks of rows. What a row sees depends on a layer's window, so groups are
+made per kind of attention, when a layer first asks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from stolon.kernels.ops import RaggedBatch
+from stolon.kernels.ops import AttentionSpec, RaggedBatch
 
 # A decode row joins a group if padding it to the group's longest context wastes at most this
 # factor.
@@ -20,11 +21,30 @@ MAX_PADDING = 2
 # Contexts up to this length are padded together whatever they waste: a call costs more than the
 # padding.
 SHORT_CONTEXT = 64
+# Query rows a call: a block computes no scores beyond its own last row, or before its first window.
+QUERY_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Query rows attended in one call.
+
+    Attributes:
+        rows: of each run in the group.
+        context: slots, by their place in the group's context, that any of these rows sees.
+        mask: what to add to scores, 0 or -inf, broadcast over ``[runs, kv_heads, rows * share,
+            slots]`` where query ``row * share + i`` is the row's i-th head on a kv head; None if
+            every row sees every slot.
+    """
+
+    rows: slice
+    context: slice
+    mask: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows attended in one call.
+    """Runs whose keys and values are fetched together.
 
     Attributes:
         rows: a slice of the step's rows, or int64 indices of them.
@@ -34,9 +54,7 @@ class Group:
         span: (first, end) slots if there is one run and its slots are consecutive, else None.
         slots: int64 ``[runs * kv_len]`` slots to gather, None with `span`. Padding repeats a run's
             last slot.
-        causal: one run whose rows are its whole context: plain causal attention, no mask.
-        mask: bool, True where a row sees a slot: ``[runs, 1, 1, kv_len]`` for decode rows,
-            ``[q_len, kv_len]`` for one run; None if all is seen, or with `causal`.
+        blocks: cover the rows of a run, in order.
     """
 
     rows: slice | Tensor
@@ -45,37 +63,42 @@ class Group:
     kv_len: int
     span: tuple[int, int] | None
     slots: Tensor | None
-    causal: bool
-    mask: Tensor | None
+    blocks: list[Block]
 
 
 class StepPlan:
-    """A step's write slots and, per window, its groups."""
+    """A step's write slots and, per kind of attention, its groups.
 
-    def __init__(self, batch: RaggedBatch) -> None:
+    Args:
+        dtype: of activations, so of masks.
+    """
+
+    def __init__(self, batch: RaggedBatch, dtype: torch.dtype) -> None:
         self._batch = batch
-        self._groups: dict[int | None, list[Group]] = {}
+        self._dtype = dtype
+        self._groups: dict[tuple[int | None, int], list[Group]] = {}
         self.write_slots = batch.write_slots
         self.write_span = consecutive(batch.write_slots)
-        starts = [0]
-        for q_len in batch.q_lens:
-            starts.append(starts[-1] + q_len)
-        self._starts = starts
+        self._starts = list(accumulate(batch.q_lens, initial=0))
 
-    def groups(self, window: int | None) -> list[Group]:
-        """The groups for layers with this window, covering every row once."""
-        groups = self._groups.get(window)
+    def groups(self, spec: AttentionSpec) -> list[Group]:
+        """The groups for layers of this kind, covering every row once."""
+        share = spec.num_heads // spec.num_kv_heads
+        key = (spec.window, share)
+        groups = self._groups.get(key)
         if groups is None:
-            groups = self._groups[window] = self._make(window)
+            groups = self._groups[key] = self._make(spec.window, share)
         return groups
 
-    def _make(self, window: int | None) -> list[Group]:
+    def _make(self, window: int | None, share: int) -> list[Group]:
         q_lens = self._batch.q_lens
         decode = [run for run, q_len in enumerate(q_lens) if q_len == 1]
-        groups = [self._run_group(run, window) for run, q_len in enumerate(q_lens) if q_len > 1]
+        groups = [
+            self._run_group(run, window, share) for run, q_len in enumerate(q_lens) if q_len > 1
+        ]
         for bucket in self._buckets(decode, window):
             if len(bucket) == 1:
-                groups.append(self._run_group(bucket[0], window))
+                groups.append(self._run_group(bucket[0], window, share))
             else:
                 groups.append(self._decode_group(bucket, window))
         return groups
@@ -99,18 +122,10 @@ class StepPlan:
             buckets[-1].append(run)
         return [sorted(bucket) for bucket in buckets]
 
-    def _run_group(self, run: int, window: int | None) -> Group:
+    def _run_group(self, run: int, window: int | None, share: int) -> Group:
         slots = self._context(run, window)
         q_len, kv_len = self._batch.q_lens[run], slots.shape[0]
         span = consecutive(slots)
-        causal = 1 < q_len == kv_len and (window is None or window >= kv_len)
-        mask = None
-        if q_len > 1 and not causal:
-            own = torch.arange(kv_len - q_len, kv_len).unsqueeze(1)
-            other = torch.arange(kv_len).unsqueeze(0)
-            mask = other <= own
-            if window is not None:
-                mask &= other > own - window
         return Group(
             rows=slice(self._starts[run], self._starts[run] + q_len),
             runs=1,
@@ -118,25 +133,44 @@ class StepPlan:
             kv_len=kv_len,
             span=span,
             slots=None if span else slots.contiguous(),
-            causal=causal,
-            mask=mask,
+            blocks=[
+                self._block(first, min(first + QUERY_BLOCK, q_len), kv_len - q_len, window, share)
+                for first in range(0, q_len, QUERY_BLOCK)
+            ],
         )
+
+    def _block(self, first: int, end: int, offset: int, window: int | None, share: int) -> Block:
+        """Rows first to end of a run whose row i stands at place `offset` + i of its context."""
+        low = 0 if window is None else max(0, offset + first + 1 - window)
+        context = slice(low, offset + end)
+        if end - first == 1:
+            return Block(slice(first, end), context, None)
+        own = torch.arange(offset + first, offset + end).unsqueeze(1)
+        other = torch.arange(context.start, context.stop).unsqueeze(0)
+        hidden = other > own
+        if window is not None:
+            hidden |= other <= own - window
+        mask = self._mask(hidden).repeat_interleave(share, dim=0)
+        return Block(slice(first, end), context, mask)
+
+    def _mask(self, hidden: Tensor) -> Tensor:
+        return torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
 
     def _decode_group(self, runs: list[int], window: int | None) -> Group:
         contexts = [self._context(run, window) for run in runs]
-        lengths = [context.shape[0] for context in contexts]
-        longest = max(lengths)
-        if min(lengths) == longest:
+        lengths = torch.tensor([context.shape[0] for context in contexts])
+        longest = int(lengths.max())
+        if int(lengths.min()) == longest:
             slots, mask = torch.cat(contexts), None
         else:
             slots = torch.cat(
                 [
                     part
-                    for context, length in zip(contexts, lengths, strict=True)
-                    for part in (context, context[-1:].expand(longest - length))
+                    for context in contexts
+                    for part in (context, context[-1:].expand(longest - context.shape[0]))
                 ]
             )
-            mask = torch.arange(longest).view(1, 1, 1, -1) < torch.tensor(lengths).view(-1, 1, 1, 1)
+            mask = self._mask(torch.arange(longest) >= lengths.view(-1, 1, 1, 1))
         rows = [self._starts[run] for run in runs]
         whole = rows[-1] - rows[0] == len(rows) - 1
         return Group(
@@ -146,8 +180,7 @@ class StepPlan:
             kv_len=longest,
             span=None,
             slots=slots,
-            causal=False,
-            mask=mask,
+            blocks=[Block(slice(0, 1), slice(0, longest), mask)],
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,14 @@ from stolon.kernels.ops import AttentionSpec, RaggedBatch
 from stolon.kernels.torch_cpu.attention import attend
 from stolon.kernels.torch_cpu.linear import Linears, best_linears
 from stolon.kernels.torch_cpu.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Factors of an RMSNorm, and the same twice in a row if they are one vector."""
+
+    weight: Tensor
+    twice: Tensor | None
 
 
 class TorchCpuOps:
@@ -39,13 +48,20 @@ class TorchCpuOps:
         rows = F.embedding(ids, table)
         return rows if scale == 1.0 else rows.mul_(scale)
 
-    def pack_norm(self, weight: Tensor) -> Tensor:
-        return weight.to(self.dtype)
+    def pack_norm(self, weight: Tensor) -> Norm:
+        weight = weight.to(self.dtype)
+        return Norm(weight, torch.cat((weight, weight)) if weight.dim() == 1 else None)
 
-    def rms_norm(self, x: Tensor, packed: Tensor, eps: float) -> Tensor:
-        if packed.dim() == 1:
-            return F.rms_norm(x, packed.shape, packed, eps)
-        return F.rms_norm(x, packed.shape[1:], None, eps).mul_(packed)
+    def rms_norm(self, x: Tensor, packed: Norm, eps: float) -> Tensor:
+        weight, twice = packed.weight, packed.twice
+        if twice is None:
+            return F.rms_norm(x, weight.shape[1:], None, eps).mul_(weight)
+        if x.shape[0] > 1:
+            return F.rms_norm(x, weight.shape, weight, eps)
+        # (x, -x) has mean 0 and the mean square of x, so its layer norm begins with the RMSNorm of x.
+        # That is one fused kernel, where RMSNorm is put together from six calls.
+        both = torch.cat((x, x.neg()), dim=1)
+        return F.layer_norm(both, twice.shape, twice, None, eps)[:, : x.shape[1]]
 
     def rotary_order(self, head_dim: int) -> Tensor:
         """Pairs side by side: a pair is a complex number, and rotation one multiplication."""
@@ -62,7 +78,7 @@ class TorchCpuOps:
         return torch.view_as_real(pairs * rows).flatten(2).to(self.dtype)
 
     def plan(self, batch: RaggedBatch) -> StepPlan:
-        return StepPlan(batch)
+        return StepPlan(batch, self.dtype)
 
     def write_kv(
         self, cache_k: Tensor, cache_v: Tensor, plan: StepPlan, k: Tensor, v: Tensor
@@ -78,13 +94,13 @@ class TorchCpuOps:
     def attention(
         self, q: Tensor, cache_k: Tensor, cache_v: Tensor, plan: StepPlan, spec: AttentionSpec
     ) -> Tensor:
-        groups = plan.groups(spec.window)
+        groups = plan.groups(spec)
         if len(groups) == 1:
-            return attend(q, cache_k, cache_v, groups[0], spec).flatten(1)
-        out = torch.empty(q.shape, dtype=q.dtype)
+            return attend(q, cache_k, cache_v, groups[0], spec)
+        out = torch.empty(q.shape[0], spec.num_heads * spec.head_dim, dtype=q.dtype)
         for group in groups:
             out[group.rows] = attend(q[group.rows], cache_k, cache_v, group, spec)
-        return out.flatten(1)
+        return out
 
     def logits(self, x: Tensor, head: Any, softcap: float | None) -> Tensor:
         logits = self.linear(x, head).float()

@@ -37,6 +37,7 @@ LAYOUTS = {
     "prompt, consecutive": Layout((513,), (513,), consecutive=True),
     "chunk": Layout((5,), (37,)),
     "chunk, consecutive": Layout((5,), (37,), consecutive=True),
+    "long chunk": Layout((150,), (700,)),
     "equal decodes": Layout((1, 1, 1), (9, 9, 9)),
     "mixed decodes": Layout((1, 1, 1, 1), (1, 300, 12, 290)),
     "all kinds": Layout((1, 7, 1, 3, 1, 20), (30, 7, 2, 50, 400, 21)),

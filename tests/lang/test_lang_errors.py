@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.fake_engine import FakeEngine
@@ -192,6 +193,45 @@ def test_a_generation_that_the_engine_aborts_is_no_value() -> None:
     )
     with pytest.raises(Aborted):
         program.run(backend=engine)
+
+    @sl.function
+    def goes_on(s):
+        s += sl.gen("a")
+        assert isinstance(s.error(), Aborted)
+        s += "more" + sl.gen("b")
+        with pytest.raises(Aborted):
+            s["b"]
+
+    goes_on.run(backend=engine)
+    assert len(engine.requests) == 2
+
+
+def test_helper_threads_of_a_body_read_like_the_body() -> None:
+    @sl.function
+    def program(s):
+        forks = s.fork(4)
+        forks += lambda i: f"{i}" + sl.gen("a")
+        with ThreadPoolExecutor(4) as pool:
+            missing = pool.submit(lambda: s["missing"])
+            with pytest.raises(KeyError):
+                missing.result(2)
+            return list(pool.map(lambda f: f.text(), forks)), pool.submit(s.text).result(2)
+
+    for stream in (False, True):
+        state = program.run(backend=FakeEngine(), stream=stream)
+        state.sync()
+        assert state.ret_value == (["0ok", "1ok", "2ok", "3ok"], "")
+
+
+def test_a_finished_state_can_be_continued() -> None:
+    @sl.function
+    def program(s):
+        s += "x" + sl.gen("a")
+
+    state = program.run(backend=FakeEngine())
+    state += "y" + sl.gen("b")
+    assert state["b"] == "ok"
+    assert [f.text() for f in state.fork(2)] == ["xokyok"] * 2
 
 
 def test_a_fault_of_the_client_is_an_internal_error() -> None:

@@ -7,6 +7,7 @@ import sys
 
 from support.fake_engine import FakeEngine
 
+import pytest
 import stolon as sl
 import stolon.lang
 
@@ -51,6 +52,18 @@ def test_trace_counts_and_prints_a_tree() -> None:
         "      └─ gen deep",
     ]
     assert lines[-1] == "total: cached 0 · computed 4 · forced 0 · generated 11"
+
+
+def test_times_of_a_block_add_up() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("a") + sl.gen("b") + sl.gen("c")
+
+    trace = program.run(backend=FakeEngine(delay=0.02)).trace
+    a, b, c = trace.calls
+    assert min(a.seconds, b.seconds, c.seconds) > 0.015
+    assert c.started == pytest.approx(a.seconds + b.seconds)
+    assert trace.seconds == pytest.approx(c.started + c.seconds)
 
 
 def test_trace_of_a_running_program_does_not_wait() -> None:
