@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stolon.constrained import GrammarSpec
 from stolon.errors import InvalidRequest
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import Decoder
-from stolon.srt.protocol import SelectMethod
+from stolon.srt.protocol import GrammarSpec, SelectMethod
 
 Role = Literal["system", "user", "assistant"]
 

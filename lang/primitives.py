@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, get_args
 
-from stolon.constrained import GrammarKind, GrammarSpec
 from stolon.errors import InvalidRequest
 from stolon.lang.ir import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import data_type, schema_type
-from stolon.srt.protocol import MAX_CHOICES, SelectMethod
+from stolon.srt.protocol import MAX_CHOICES, GrammarKind, GrammarSpec, SelectMethod
 
 token_length_normalized: SelectMethod = "token_length_normalized"
 greedy_token_selection: SelectMethod = "greedy_token_selection"

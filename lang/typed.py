@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stolon.constrained import GrammarSpec
 from stolon.errors import InvalidRequest
+from stolon.srt.protocol import GrammarSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,40 +12,20 @@ from typing import Any, Unpack
 
 import torch
 
-from stolon.constrained import GrammarCompiler, Vocabulary
-from stolon.errors import (
-    EngineClosed,
-    InternalError,
-    InvalidRequest,
-    ModelFileError,
-    Overloaded,
-    StolonError,
-)
+from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
 from stolon.kernels import Ops, ops_by_name
-from stolon.radix import KVCache, PrefixTree, SlotPool
-from stolon.srt.admission import Admission
-from stolon.srt.batching import Batcher
-from stolon.srt.client import EngineStats, ModelInfo
+from stolon.srt.build import DEFAULT_RUNNING, DEFAULT_STEP_TOKENS, assemble, load_runner
+from stolon.srt.client import EngineStats
 from stolon.srt.generate import Collector, GenerateOptions, Output, build_request
-from stolon.srt.generating import Generator
-from stolon.srt.kv_space import KVSpace
 from stolon.srt.load_tokenizer import load_tokenizer
 from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
-from stolon.srt.loop import EngineLoop
-from stolon.srt.model_runner import ModelRunner, Runner
-from stolon.srt.models.config import ModelConfig
+from stolon.srt.model_runner import Runner
 from stolon.srt.protocol import Event, Failed, Request
-from stolon.srt.scheduler import Scheduler
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
-from stolon.srt.walker import Walker
 from stolon.srt.weights import WeightSource
 
-DEFAULT_RUNNING = 64
-DEFAULT_STEP_TOKENS = 512
-DEFAULT_KV_BYTES = 1 << 30
 MAX_QUEUE = 16_384
-SELECT_ROWS = 64
-"""Table rows for the branches of selections; how many branches of a trie one step can score."""
+"""Requests that may wait; more are refused with Overloaded."""
 
 
 class Engine:
@@ -97,7 +77,7 @@ class Engine:
         tokenizer, template = load_tokenizer(path)
         source = open_model(path)
         try:
-            runner = _load(
+            runner = load_runner(
                 source,
                 ops_by_name(kernels),
                 kv_tokens=kv_tokens,
@@ -129,7 +109,7 @@ class Engine:
         step_tokens: int = DEFAULT_STEP_TOKENS,
     ) -> Engine:
         """An engine over weights and a tokenizer that are in hand already; float32 unless `ops` says else."""
-        runner = _load(
+        runner = load_runner(
             source,
             ops or ops_by_name("reference"),
             kv_tokens=kv_tokens,
@@ -164,46 +144,17 @@ class Engine:
         name: str,
         step_tokens: int,
     ) -> None:
-        rows, context = runner.slot_table.shape
-        if runner.vocab_size < tokenizer.vocab_size:
-            raise ModelFileError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens, the model only {runner.vocab_size}",
-                hint="the tokenizer belongs to another model",
-            )
-        stats = EngineStats()
-        pool = SlotPool(runner.num_slots)
-        space = KVSpace(pool, PrefixTree(pool), runner.slot_table.numpy(), spare_rows=SELECT_ROWS)
-        scheduler = Scheduler(space, max_running=rows - SELECT_ROWS)
-        batcher = Batcher(
-            scheduler,
-            space,
-            runner.slot_table,
-            step_tokens=step_tokens,
-            bos=tokenizer.bos_id if tokenizer.add_bos else None,
-        )
-        generator = Generator(tokenizer, stats, context_length=context)
-        walker = Walker(generator, scheduler, space, stats, context_length=context)
-        vocabulary = Vocabulary(
-            tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode
-        )
+        parts = assemble(runner, tokenizer, name=name, step_tokens=step_tokens)
         self.tokenizer = tokenizer
         self.chat_template = template
-        self.info = ModelInfo(
-            name=name,
-            architecture=runner.architecture,
-            vocab_size=tokenizer.vocab_size,
-            context_length=context,
-            kv_slots=runner.num_slots,
-            dtype=runner.dtype,
-            parameters=runner.parameter_count,
-        )
-        self._admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
+        self.info = parts.info
+        self._admission = parts.admission
+        self._loop = parts.loop
         # Tokenising and compiling grammars happen here, so that the loop only ever computes.
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="stolon-admission")
         self._lock = threading.Lock()
         self._pending: dict[str, bool] = {}
         self._closed = False
-        self._loop = EngineLoop(runner, scheduler, batcher, walker, space, stats)
 
     # EngineClient
 
@@ -217,8 +168,8 @@ class Engine:
                 error = InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
                 on_event(Failed.of(request.rid, error))
                 return
-            if len(self._pending) >= MAX_QUEUE:
-                full = Overloaded(f"{MAX_QUEUE} requests are being prepared", hint="retry later")
+            if len(self._pending) + self._loop.waiting >= MAX_QUEUE:
+                full = Overloaded(f"{MAX_QUEUE} requests are waiting", hint="retry later")
                 on_event(Failed.of(request.rid, full))
                 return
             self._pending[request.rid] = False
@@ -372,31 +323,3 @@ def _shape(
     if several:
         return answers if lists else [samples[0] for samples in answers]
     return answers[0] if lists else answers[0][0]
-
-
-def _load(
-    source: WeightSource,
-    ops: Ops,
-    *,
-    kv_tokens: int | None,
-    context_length: int | None,
-    max_running: int,
-) -> ModelRunner:
-    config = source.config
-    context = min(context_length or config.context_length, config.context_length)
-    slots = kv_tokens or _default_slots(config, context, ops.dtype)
-    return ModelRunner(
-        source,
-        ops,
-        num_slots=slots,
-        max_context=min(context, slots),
-        table_rows=max_running + SELECT_ROWS,
-    )
-
-
-def _default_slots(config: ModelConfig, context: int, dtype: torch.dtype) -> int:
-    """About DEFAULT_KV_BYTES worth of tokens, between one eighth of a context and two contexts."""
-    per_token = KVCache.bytes_per_token(
-        config.num_layers, config.num_kv_heads, config.head_dim, dtype
-    )
-    return max(min(2 * context, DEFAULT_KV_BYTES // per_token), context // 8, 1)

@@ -85,12 +85,21 @@ class EngineLoop:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    @property
+    def waiting(self) -> int:
+        """Sequences in the queue, about."""
+        return len(self._scheduler.waiting)
+
     # In the loop's thread
 
     def add(self, job: Job) -> None:
         """Queue an admitted job."""
-        self._jobs[job.request.rid] = job
         self.stats.requests += 1
+        rid = job.request.rid
+        if rid in self._jobs:
+            self._walker.fail(job, InvalidRequest(f"request id {rid!r} is in use", param="rid"))
+            return
+        self._jobs[rid] = job
         self._scheduler.add(job)
         for seq in self._scheduler.of_job(job):
             self._walker.start(seq)

@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from stolon.constrained import GrammarSpec
+from stolon.constrained import GrammarKind as GrammarKind
+from stolon.constrained import GrammarSpec as GrammarSpec
 from stolon.errors import InvalidRequest, StolonError, error_from_code
 
 # Limits on what one request may ask for (docs/limits in the README table). They bound memory and time.

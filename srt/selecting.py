@@ -112,8 +112,18 @@ class Selection:
         self._bos = bos
         self._token_logprobs: dict[int, list[float]] = {}
         self._unconditional: dict[int, list[float]] = {}
+        if bos is None:
+            # The first token has no context, so a choice of one token needs no row.
+            self._unconditional.update((i, [0.0]) for i, c in enumerate(choices) if len(c) == 1)
         self.root: Tensor | None = None
         """float32 ``[vocab]``, log-probs after the context; set by the first step."""
+
+    def take_root(self, logits: Tensor) -> None:
+        """Take the logits ``[vocab]`` of the context's last row; they score choices of one token."""
+        self.root = torch.log_softmax(logits, -1)
+        for index, choice in enumerate(self._choices):
+            if len(choice) == 1:
+                self._token_logprobs[index] = [float(self.root[choice[0]])]
 
     @property
     def done(self) -> bool:

@@ -14,13 +14,13 @@ from stolon.srt.batching import Plan, Run
 from stolon.srt.client import EngineStats
 from stolon.srt.generating import Generator
 from stolon.srt.kv_space import KVSpace
+from stolon.srt.prompt_scoring import score_prompt
 from stolon.srt.protocol import (
     Delta,
     Event,
     Failed,
     Finish,
     GenResult,
-    PromptDone,
     SampleDone,
     SegmentDone,
     SelectResult,
@@ -92,8 +92,9 @@ class Walker:
         for trie in plan.tries:
             self._space.pool.free(trie.slots)
         for run in plan.runs:
-            if run.outputs:
-                self._prompt_logprobs(run, logits)
+            if run.outputs and (done := score_prompt(run, logits)) is not None:
+                self._scheduler.wake()
+                self._emit(run.seq, done)
         self._select(plan, logits)
         self._sample(plan, logits)
         for run in plan.runs:
@@ -119,7 +120,7 @@ class Walker:
         for run in plan.runs:
             selection = run.seq.selection
             if run.outputs and selection is not None and run.stop == len(run.seq.tokens):
-                selection.root = torch.log_softmax(logits[run.last_output], -1)
+                selection.take_root(logits[run.last_output])
                 touched[run.seq] = None
         for trie in plan.tries:
             if trie.seq.selection is not None:
@@ -281,34 +282,6 @@ class Walker:
         seq.account = Account(time.perf_counter())
         seq.counted = len(seq.tokens)
         self._enter(seq)
-
-    # Prompt log-probs
-
-    def _prompt_logprobs(self, run: Run, logits: Tensor) -> None:
-        seq = run.seq
-        asked = seq.job.request.prompt_logprobs
-        if asked is None or seq.job.prompt_reported:
-            return
-        if not seq.prompt_logprobs and asked.start == 0:
-            seq.prompt_logprobs.append(TokenLogprob(seq.tokens[0], None))
-        for row, position in enumerate(range(run.start + 1, min(run.stop + 1, seq.prompt_len))):
-            if position >= asked.start:
-                logprobs = torch.log_softmax(logits[run.first_output + row], -1)
-                token = seq.tokens[position]
-                top: list[tuple[int, float]] = []
-                if asked.top:
-                    best = torch.topk(logprobs, min(asked.top, len(logprobs)))
-                    top = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-                seq.prompt_logprobs.append(TokenLogprob(token, float(logprobs[token]), top))
-        if run.stop >= seq.prompt_len:
-            seq.job.prompt_reported = True
-            self._scheduler.wake()
-            event = PromptDone(
-                rid=seq.job.request.rid,
-                token_ids=seq.tokens[: seq.prompt_len],
-                logprobs=seq.prompt_logprobs,
-            )
-            self._emit(seq, event)
 
     # Events
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from support.fake_engine import FakeEngine
 
-import pytest
 import stolon as sl
 import stolon.lang
 

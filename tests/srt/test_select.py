@@ -109,6 +109,16 @@ def test_unconditional(bos: bool) -> None:
         assert score.normalized == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("choices", [("a", "b"), ("a", "bcd", "c"), ("zz", "zy", "q")])
+@pytest.mark.parametrize("method", ["unconditional_likelihood_normalized", "token_length_normalized"])
+def test_choices_of_one_token_in_every_method(choices: tuple[str, ...], method: str) -> None:
+    with hash_engine() as engine:
+        result = select(engine, "one: ", choices, method=method)
+        for score in result.scores:
+            expected = exhaustive(TOKENIZER.encode("one: "), TOKENIZER.encode(score.text))
+            assert score.token_logprobs == pytest.approx(expected, abs=1e-5)
+
+
 def test_greedy_selection_follows_the_best_token_at_each_position() -> None:
     with hash_engine() as engine:
         result = select(engine, "G: ", CHOICES, method="greedy_token_selection")

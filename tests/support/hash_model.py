@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stolon.kernels import RaggedBatch
-from stolon.srt.engine import SELECT_ROWS
+from stolon.srt.build import SELECT_ROWS
 
 
 def context_logits(tokens: Sequence[int], vocab: int) -> Tensor:

@@ -1,0 +1,106 @@
+"""Putting an engine together from a model and a tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stolon.constrained import GrammarCompiler, Vocabulary
+from stolon.errors import ModelFileError
+from stolon.kernels import Ops
+from stolon.radix import KVCache, PrefixTree, SlotPool
+from stolon.srt.admission import Admission
+from stolon.srt.batching import Batcher
+from stolon.srt.client import EngineStats, ModelInfo
+from stolon.srt.generating import Generator
+from stolon.srt.kv_space import KVSpace
+from stolon.srt.loop import EngineLoop
+from stolon.srt.model_runner import ModelRunner, Runner
+from stolon.srt.models.config import ModelConfig
+from stolon.srt.scheduler import Scheduler
+from stolon.srt.tokenizer import Tokenizer
+from stolon.srt.walker import Walker
+from stolon.srt.weights import WeightSource
+
+DEFAULT_RUNNING = 64
+DEFAULT_STEP_TOKENS = 512
+DEFAULT_KV_BYTES = 1 << 30
+SELECT_ROWS = 64
+"""Table rows for the branches of selections; how many branches of a trie one step can score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine consists of. The loop is running already."""
+
+    info: ModelInfo
+    admission: Admission
+    loop: EngineLoop
+
+
+def load_runner(
+    source: WeightSource,
+    ops: Ops,
+    *,
+    kv_tokens: int | None,
+    context_length: int | None,
+    max_running: int,
+) -> ModelRunner:
+    """Load the weights and reserve the cache; see Engine for the options."""
+    config = source.config
+    context = min(context_length or config.context_length, config.context_length)
+    slots = kv_tokens or _default_slots(config, context, ops.dtype)
+    return ModelRunner(
+        source,
+        ops,
+        num_slots=slots,
+        max_context=min(context, slots),
+        table_rows=max_running + SELECT_ROWS,
+    )
+
+
+def assemble(runner: Runner, tokenizer: Tokenizer, *, name: str, step_tokens: int) -> Parts:
+    """Build scheduler, batcher, walker and loop around a runner, and start the loop."""
+    rows, context = runner.slot_table.shape
+    if runner.vocab_size < tokenizer.vocab_size:
+        raise ModelFileError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, the model only {runner.vocab_size}",
+            hint="the tokenizer belongs to another model",
+        )
+    stats = EngineStats()
+    pool = SlotPool(runner.num_slots)
+    space = KVSpace(pool, PrefixTree(pool), runner.slot_table.numpy(), spare_rows=SELECT_ROWS)
+    scheduler = Scheduler(space, max_running=rows - SELECT_ROWS)
+    batcher = Batcher(
+        scheduler,
+        space,
+        runner.slot_table,
+        step_tokens=step_tokens,
+        bos=tokenizer.bos_id if tokenizer.add_bos else None,
+    )
+    generator = Generator(tokenizer, stats, context_length=context)
+    walker = Walker(generator, scheduler, space, stats, context_length=context)
+    vocabulary = Vocabulary(
+        tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode
+    )
+    info = ModelInfo(
+        name=name,
+        architecture=runner.architecture,
+        vocab_size=tokenizer.vocab_size,
+        context_length=context,
+        kv_slots=runner.num_slots,
+        dtype=runner.dtype,
+        parameters=runner.parameter_count,
+    )
+    admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
+    loop = EngineLoop(runner, scheduler, batcher, walker, space, stats)
+    return Parts(info, admission, loop)
+
+
+def _default_slots(config: ModelConfig, context: int, dtype: torch.dtype) -> int:
+    """About DEFAULT_KV_BYTES worth of tokens, between one eighth of a context and two contexts."""
+    per_token = KVCache.bytes_per_token(
+        config.num_layers, config.num_kv_heads, config.head_dim, dtype
+    )
+    return max(min(2 * context, DEFAULT_KV_BYTES // per_token), context // 8, 1)
