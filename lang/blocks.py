@@ -9,12 +9,11 @@ they are.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from stolon.errors import GrammarError, StolonError, error_from_code
+from stolon.errors import StolonError, error_from_code
 from stolon.lang.calls import Call, Item, Known, calls_of
 from stolon.lang.location import placed
 from stolon.lang.runtime_loop import wait_for
@@ -22,7 +21,6 @@ from stolon.srt.client import EngineClient, stream
 from stolon.srt.protocol import (
     MAX_SEGMENTS,
     Delta,
-    Gen,
     Request,
     SampleDone,
     Segment,
@@ -165,24 +163,13 @@ async def _segments(block: Block, places: dict[int, Call]) -> list[Segment]:
     return segments
 
 
-_SEGMENT = re.compile(r"segments\[(\d+)\]")
-
-
 def _located(error: StolonError, calls: list[Call], places: dict[int, Call]) -> StolonError:
     """The error with the program line of the expression it is about.
 
-    The engine may name the segment in `param`; otherwise it is the first unfinished call, for a
-    grammar the first unfinished one that has a grammar.
+    The engine names the segment where it is about one; otherwise it is the first unfinished call.
     """
-    call: Call | None = None
-    named = _SEGMENT.match(error.param or "")
-    if named:
-        call = places.get(int(named[1]))
+    call = None if error.segment is None else places.get(error.segment)
     open_calls = [call for call in calls if not call.settled.done()] or calls
-    if call is None and isinstance(error, GrammarError):
-        call = _first(
-            c for c in open_calls if isinstance(c.segment, Gen) and c.segment.grammar is not None
-        )
     call = call or open_calls[0]
     return error_from_code(
         error.code,
@@ -191,7 +178,3 @@ def _located(error: StolonError, calls: list[Call], places: dict[int, Call]) -> 
         where=placed(call.where, error.where),
         hint=error.hint,
     )
-
-
-def _first(calls: Iterable[Call]) -> Call | None:
-    return next(iter(calls), None)

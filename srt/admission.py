@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from stolon.constrained import Grammar, GrammarCompiler
-from stolon.errors import ContextLengthExceeded, InvalidRequest
+from stolon.errors import ContextLengthExceeded, InvalidRequest, StolonError
 from stolon.srt.boundary import AllowList, Boundary
 from stolon.srt.protocol import (
     MAX_CHOICES,
@@ -19,6 +20,7 @@ from stolon.srt.protocol import (
     Event,
     Gen,
     Request,
+    Segment,
     Select,
     Text,
     Tokens,
@@ -90,6 +92,7 @@ class Admission:
         self._compiler = compiler
         self._context_length = context_length
         self._boundary = Boundary(tokenizer)
+        self._longest_token = max(len(data) for data in tokenizer.token_bytes)
 
     def prepare(self, request: Request, on_event: Callable[[Event], None], submitted: float) -> Job:
         """Raises a StolonError that names what is wrong with the request."""
@@ -121,39 +124,41 @@ class Admission:
                 f"a request has 1 to {MAX_SEGMENTS} segments, not {len(request.segments)}",
                 param="segments",
             )
-        vocab = self._tokenizer.vocab_size
-        limit = self._context_length * max(len(data) for data in self._tokenizer.token_bytes)
-        for segment in request.segments:
-            if isinstance(segment, Text):
-                # Checked before tokenising: a text this long can't fit whatever its tokens are.
-                if len(segment.text) > limit:
-                    raise ContextLengthExceeded(
-                        f"the prompt has {len(segment.text)} characters, more than any prompt of "
-                        f"{self._context_length} tokens",
-                        param="prompt",
-                    )
-            elif isinstance(segment, Tokens):
-                for token in segment.ids:
-                    if not 0 <= token < vocab:
-                        raise InvalidRequest(
-                            f"token id {token} is outside the vocabulary of {vocab}",
-                            param="input_ids",
-                        )
-            elif isinstance(segment, Gen):
-                segment.sampling.validate(vocab)
-                if segment.logprobs and not 0 <= segment.logprobs.top <= MAX_TOP_LOGPROBS:
-                    raise InvalidRequest(
-                        f"at most {MAX_TOP_LOGPROBS} top log-probs can be reported",
-                        param="top_logprobs",
-                    )
-            else:
-                self._check_select(segment)
+        for index, segment in enumerate(request.segments):
+            with _about(index):
+                self._check_segment(segment)
         asked = request.prompt_logprobs
         if asked and (asked.start < 0 or not 0 <= asked.top <= MAX_TOP_LOGPROBS):
             raise InvalidRequest(
                 f"prompt log-probs start at 0 or later and have at most {MAX_TOP_LOGPROBS} alternatives",
                 param="prompt_logprobs",
             )
+
+    def _check_segment(self, segment: Segment) -> None:
+        vocab = self._tokenizer.vocab_size
+        if isinstance(segment, Text):
+            # Checked before tokenising: a text this long can't fit whatever its tokens are.
+            if len(segment.text) > self._context_length * self._longest_token:
+                raise ContextLengthExceeded(
+                    f"the prompt has {len(segment.text)} characters, more than any prompt of "
+                    f"{self._context_length} tokens",
+                    param="prompt",
+                )
+        elif isinstance(segment, Tokens):
+            for token in segment.ids:
+                if not 0 <= token < vocab:
+                    raise InvalidRequest(
+                        f"token id {token} is outside the vocabulary of {vocab}", param="input_ids"
+                    )
+        elif isinstance(segment, Gen):
+            segment.sampling.validate(vocab)
+            if segment.logprobs and not 0 <= segment.logprobs.top <= MAX_TOP_LOGPROBS:
+                raise InvalidRequest(
+                    f"at most {MAX_TOP_LOGPROBS} top log-probs can be reported",
+                    param="top_logprobs",
+                )
+        else:
+            self._check_select(segment)
 
     @staticmethod
     def _check_select(select: Select) -> None:
@@ -186,14 +191,14 @@ class Admission:
             # A whole sequence needs one known token to predict from; a block in the middle does not.
             keep = 1 if fresh else 0
             after_text = index > 0 and isinstance(request.segments[index - 1], Text)
+            heal = segment.heal and after_text
+            step: Step
             if isinstance(segment, Gen):
-                step: Step
-                ids, step = self._gen(
-                    index, segment, ids, heal=segment.heal and after_text, keep=keep
-                )
+                with _about(index):
+                    ids, step = self._gen(index, segment, ids, heal=heal, keep=keep)
             else:
                 ids, choices = self._boundary.join_choices(
-                    ids, segment.choices, heal=segment.heal and after_text, keep=keep
+                    ids, segment.choices, heal=heal, keep=keep
                 )
                 step = SelectStep(index, segment, choices)
             if ids or fresh:
@@ -234,3 +239,15 @@ class Admission:
             first_mask,
         )
         return ids, step
+
+
+@contextmanager
+def _about(segment: int) -> Iterator[None]:
+    """Errors raised inside say which segment they are about."""
+    try:
+        yield
+    except StolonError as error:
+        # A new one each time: a compiler may raise the same cached refusal for several requests.
+        placed = type(error)(error.message, param=error.param, where=error.where, hint=error.hint)
+        placed.segment = segment
+        raise placed from error

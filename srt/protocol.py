@@ -346,7 +346,8 @@ class SampleDone(msgspec.Struct, frozen=True, kw_only=True, tag="sample_done"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The request is over with an error; no further event follows."""
+    """The request is over with an error; no further event follows. `segment` is the index of the segment
+    that it is about, if it is about one."""
 
     rid: str
     code: str
@@ -354,6 +355,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     param: str | None = None
     where: str | None = None
     hint: str | None = None
+    segment: int | None = None
 
     @classmethod
     def of(cls, rid: str, error: StolonError) -> Failed:
@@ -364,12 +366,15 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
             param=error.param,
             where=error.where,
             hint=error.hint,
+            segment=error.segment,
         )
 
     def error(self) -> StolonError:
-        return error_from_code(
+        error = error_from_code(
             self.code, self.message, param=self.param, where=self.where, hint=self.hint
         )
+        error.segment = self.segment
+        return error
 
 
 Event = Delta | PromptDone | SegmentDone | SampleDone | Failed

@@ -80,7 +80,13 @@ class Walker:
         try:
             action()
         except StolonError as error:
-            self.fail(seq.job, error)
+            self._fail_at(seq, error)
+
+    def _fail_at(self, seq: Sequence, error: StolonError) -> None:
+        step = seq.at_gen or seq.at_select
+        if step is not None and error.segment is None:
+            error.segment = step.segment
+        self.fail(seq.job, error)
 
     # One step
 
@@ -145,7 +151,7 @@ class Walker:
                 continue
             row = self._generator.sampler_row(seq, generation)
             if isinstance(row, StolonError):
-                self.fail(seq.job, row)
+                self._fail_at(seq, row)
                 continue
             chosen.append((seq, generation))
             rows.append(row)
@@ -161,7 +167,7 @@ class Walker:
             if seq.job.over:
                 continue
             if isinstance(token, StolonError):
-                self.fail(seq.job, token)
+                self._fail_at(seq, token)
             else:
                 self._guard(
                     seq,

@@ -57,6 +57,7 @@ class StolonError(Exception):
         param: the request field at fault, if one is.
         where: the place at fault: a file and offset, a JSON pointer, a line of a program.
         hint: what to do about it.
+        segment: index of the segment of an engine request that it is about, if it is about one.
     """
 
     code: ClassVar[str] = "stolon_error"
@@ -75,6 +76,7 @@ class StolonError(Exception):
         self.param = param
         self.where = where
         self.hint = hint
+        self.segment: int | None = None
 
     def __str__(self) -> str:
         text = self.message

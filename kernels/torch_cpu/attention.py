@@ -43,10 +43,8 @@ def attend(
 
 def fetch(cache: Tensor, group: Group) -> Tensor:
     """``[runs, kv_heads, kv_len, head_dim]`` of the group's contexts."""
-    if group.slots is None and group.span is not None:
-        rows = cache[group.span[0] : group.span[1]]
-    else:
-        rows = cache.index_select(0, group.slots)
+    slots = group.slots
+    rows = cache[slots] if isinstance(slots, slice) else cache.index_select(0, slots)
     return rows.view(group.runs, group.kv_len, *cache.shape[1:]).transpose(1, 2)
 
 

@@ -51,9 +51,8 @@ class Group:
         runs: runs in the group, all of `q_len` rows.
         q_len: rows of each run.
         kv_len: context length, that of the longest run.
-        span: (first, end) slots if there is one run and its slots are consecutive, else None.
-        slots: int64 ``[runs * kv_len]`` slots to gather, None with `span`. Padding repeats a run's
-            last slot.
+        slots: a slice if there is one run and its slots are consecutive, else int64 ``[runs *
+            kv_len]``. Padding repeats a run's last slot.
         blocks: cover the rows of a run, in order.
     """
 
@@ -61,8 +60,7 @@ class Group:
     runs: int
     q_len: int
     kv_len: int
-    span: tuple[int, int] | None
-    slots: Tensor | None
+    slots: slice | Tensor
     blocks: list[Block]
 
 
@@ -77,8 +75,7 @@ class StepPlan:
         self._batch = batch
         self._dtype = dtype
         self._groups: dict[tuple[int | None, int], list[Group]] = {}
-        self.write_slots = batch.write_slots
-        self.write_span = consecutive(batch.write_slots)
+        self.write_slots: slice | Tensor = consecutive(batch.write_slots) or batch.write_slots
         self._starts = list(accumulate(batch.q_lens, initial=0))
 
     def groups(self, spec: AttentionSpec) -> list[Group]:
@@ -125,14 +122,12 @@ class StepPlan:
     def _run_group(self, run: int, window: int | None, share: int) -> Group:
         slots = self._context(run, window)
         q_len, kv_len = self._batch.q_lens[run], slots.shape[0]
-        span = consecutive(slots)
         return Group(
             rows=slice(self._starts[run], self._starts[run] + q_len),
             runs=1,
             q_len=q_len,
             kv_len=kv_len,
-            span=span,
-            slots=None if span else slots.contiguous(),
+            slots=consecutive(slots) or slots.contiguous(),
             blocks=[
                 self._block(first, min(first + QUERY_BLOCK, q_len), kv_len - q_len, window, share)
                 for first in range(0, q_len, QUERY_BLOCK)
@@ -178,14 +173,13 @@ class StepPlan:
             runs=len(runs),
             q_len=1,
             kv_len=longest,
-            span=None,
             slots=slots,
             blocks=[Block(slice(0, 1), slice(0, longest), mask)],
         )
 
 
-def consecutive(slots: Tensor) -> tuple[int, int] | None:
-    """(first, end) if the slots are first, first + 1, …, end - 1, else None."""
+def consecutive(slots: Tensor) -> slice | None:
+    """The slots as a slice if each is the one after the one before it, else None."""
     count = slots.shape[0]
     if count == 0:
         return None
@@ -194,4 +188,4 @@ def consecutive(slots: Tensor) -> tuple[int, int] | None:
         return None
     if count > 2 and not bool((slots[1:] - slots[:-1] == 1).all()):
         return None
-    return first, last + 1
+    return slice(first, last + 1)

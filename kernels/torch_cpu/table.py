@@ -83,13 +83,13 @@ class TorchCpuOps:
     def write_kv(
         self, cache_k: Tensor, cache_v: Tensor, plan: StepPlan, k: Tensor, v: Tensor
     ) -> None:
-        if plan.write_span is not None:
-            first, end = plan.write_span
-            cache_k[first:end] = k
-            cache_v[first:end] = v
+        slots = plan.write_slots
+        if isinstance(slots, slice):
+            cache_k[slots] = k
+            cache_v[slots] = v
         else:
-            cache_k.index_copy_(0, plan.write_slots, k)
-            cache_v.index_copy_(0, plan.write_slots, v)
+            cache_k.index_copy_(0, slots, k)
+            cache_v.index_copy_(0, slots, v)
 
     def attention(
         self, q: Tensor, cache_k: Tensor, cache_v: Tensor, plan: StepPlan, spec: AttentionSpec

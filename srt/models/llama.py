@@ -64,7 +64,8 @@ class Attention:
         order = self.ops.rotary_order(self.head_dim)
         if order is None:
             return rows
-        return rows.unflatten(0, (-1, self.head_dim)).index_select(1, order).flatten(0, 1)
+        heads = rows.view(-1, self.head_dim, *rows.shape[1:])
+        return heads.index_select(1, order).flatten(0, 1)
 
     def normalize(self, heads: Tensor) -> Tensor:
         """Of queries and keys, before rotation."""

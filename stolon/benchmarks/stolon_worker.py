@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 import stolon as sl
 from stolon.srt.client import EngineStats
 from stolon.srt.generate import Output
@@ -50,7 +52,7 @@ class Bench:
         """Seconds for `new_tokens` greedy tokens each, all prompt tokens but the last computed."""
         self.loaded.flush_cache()
         self._generate(prompts, 1)
-        before = self.loaded.stats()
+        before = structs.replace(self.loaded.stats())  # a copy: the counters go on
         start = time.perf_counter()
         outputs = self._generate(prompts, new_tokens)
         seconds = time.perf_counter() - start

@@ -79,7 +79,9 @@ def test_the_segment_that_the_engine_names_gives_the_line() -> None:
         lines.append(line(+1))
         s += sl.gen("b")
 
-    engine = FakeEngine({"a": InvalidRequest("no", param="segments[2].sampling")})
+    refusal = InvalidRequest("no", param="top_p")
+    refusal.segment = 2
+    engine = FakeEngine({"a": refusal})
     with pytest.raises(InvalidRequest) as error:
         program.run(backend=engine)
     assert error.value.where == lines[0]
