@@ -10,12 +10,24 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from support.byte_tokenizer import ByteTokenizer
-from support.engines import hash_engine
+from support.engines import collect, hash_engine
 from support.hash_model import context_logits
 from support.tiny_models import tiny_model
 
 from stolon.srt.engine import Engine
+from stolon.srt.protocol import (
+    Delta,
+    Gen,
+    GenResult,
+    LogprobSpec,
+    Request,
+    Sampling,
+    SegmentDone,
+    Text,
+    Usage,
+)
 
 PREFIX = "All of these prompts begin with this one long sentence. "
 PROMPTS = [PREFIX + tail for tail in ("", "One", "Two more", "Two more words", "x" * 90)]
@@ -129,3 +141,28 @@ def test_a_real_architecture_in_float32(architecture: Any, sampling: dict[str, A
     whole = run()
     assert run(step_tokens=16) == whole
     assert run(kv_tokens=400, context_length=200) == whole
+
+
+@pytest.mark.parametrize("stop", [(), ("j",), ("ab", "<|im")])
+def test_streamed_equals_unstreamed(sampling: dict[str, Any], stop: tuple[str, ...]) -> None:
+    """Promise P8, through the whole engine: pieces, their tokens and their log-probs add up."""
+    gen = Gen(
+        sampling=Sampling(max_tokens=40, ignore_eos=True, stop=stop, **sampling),
+        logprobs=LogprobSpec(top=2),
+    )
+    segments = [Text(PROMPTS[1]), gen, Text(" and "), gen]
+    with hash_engine() as engine:
+        whole = collect(engine, Request(rid="w", segments=segments))
+        streamed = collect(engine, Request(rid="s", segments=segments, stream=True))
+        engine.check_integrity()
+    results = [e.result for e in streamed if isinstance(e, SegmentDone)]
+    assert [replace(r, usage=Usage()) for r in results] == [
+        replace(e.result, usage=Usage()) for e in whole if isinstance(e, SegmentDone)
+    ]
+    for index, result in zip((1, 3), results, strict=True):
+        deltas = [e for e in streamed if isinstance(e, Delta) and e.segment == index]
+        assert isinstance(result, GenResult)
+        assert "".join(d.text for d in deltas) == result.text
+        assert [t for d in deltas for t in d.token_ids] == result.token_ids
+        assert [p for d in deltas for p in d.logprobs or []] == result.logprobs
+        assert len(deltas) > 1 or len(result.token_ids) < 3
