@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stolon.constrained import Grammar, GrammarCompiler
 from stolon.errors import ContextLengthExceeded, InvalidRequest, StolonError
@@ -27,6 +28,9 @@ from stolon.srt.protocol import (
 )
 from stolon.srt.stop_regex import StopRegex
 from stolon.srt.tokenizer import Tokenizer
+
+SHARED_TOKENS = 16
+"""A sibling is held back if waiting saves at least this many tokens of prefill."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,13 +68,19 @@ Step = Known | GenStep | SelectStep
 
 @dataclass(slots=True)
 class Job:
-    """An admitted request: the steps that each of its samples walks. `on_event` is the way out."""
+    """An admitted request: the steps that each of its samples walks. `on_event` is the way out.
+
+    Attributes:
+        prompt: int64, the leading known tokens.
+        head: the first SHARED_TOKENS of them as bytes: jobs that differ here share nothing worth waiting for.
+    """
 
     request: Request
     steps: list[Step]
     on_event: Callable[[Event], None]
     submitted: float
-    prompt: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    prompt: NDArray[np.int64]
+    head: bytes
     aborted: bool = False
     over: bool = False
     prompt_reported: bool = False
@@ -112,7 +122,10 @@ class Admission:
                 param="prompt",
                 hint="shorten the prompt or start the engine with a longer context_length",
             )
-        return Job(request, steps, on_event, submitted, prompt=np.array(first.ids, np.int64))
+        prompt = np.array(first.ids, np.int64)
+        return Job(
+            request, steps, on_event, submitted, prompt, head=prompt[:SHARED_TOKENS].tobytes()
+        )
 
     def _check(self, request: Request) -> None:
         if not 1 <= request.n <= MAX_SAMPLES:

@@ -31,6 +31,7 @@ class KVSpace:
         self.table = table
         self.weights_version = "0"
         self.evicted = 0
+        self._version = 0  # of the tree's content
         rows = table.shape[0] - spare_rows
         self._rows = list(range(rows - 1, -1, -1))
         self.spare_rows = list(range(rows, rows + spare_rows))
@@ -50,6 +51,12 @@ class KVSpace:
 
     def cached(self, seq: Sequence) -> int:
         """How many leading tokens could be reused; the last token is always computed, for its logits."""
+        if seq.cached_at != self._version:
+            seq.cached_at = self._version
+            seq.cached_length = self._peek(seq)
+        return seq.cached_length
+
+    def _peek(self, seq: Sequence) -> int:
         if seq.job.request.prompt_logprobs is not None and not seq.job.prompt_reported:
             # The row before position `start` predicts it, so it is computed anew.
             limit = max(0, min(seq.job.request.prompt_logprobs.start, len(seq.tokens)) - 1)
@@ -73,6 +80,7 @@ class KVSpace:
             if missing > self.tree.evictable:
                 return None
             self.evicted += self.tree.evict(missing)
+            self._version += 1
         return self.pool.alloc(n)
 
     def rewind(self, seq: Sequence, length: int) -> None:
@@ -95,6 +103,7 @@ class KVSpace:
             self.table[seq.row, : seq.computed],
             owned_from=seq.tree_len,
         )
+        self._version += 1
         self.tree.lease(inserted.node)
         self.tree.release(seq.node)
         self.pool.free(inserted.duplicate)
@@ -116,9 +125,15 @@ class KVSpace:
     def reset(self) -> None:
         """Forget everything: after a fault in a step, what the slots hold can't be trusted. No sequence may
         be attached any more."""
+        self._version += 1
         self.pool = SlotPool(self.pool.num_slots)
         self.tree = PrefixTree(self.pool)
         self._rows = list(range(self.spare_rows[0] - 1, -1, -1))
+
+    def flush(self) -> None:
+        """Drop every cached prefix that nobody uses."""
+        self._version += 1
+        self.tree.clear()
 
     def check_integrity(self, attached: Iterable[Sequence]) -> None:
         """Every slot accounted for (promise P4). Raises InternalError with the detail."""

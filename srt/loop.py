@@ -112,7 +112,7 @@ class EngineLoop:
                 self._walker.abort(seq)
 
     def flush_cache(self) -> None:
-        self._space.tree.clear()
+        self._space.flush()
 
     def check_integrity(self) -> None:
         """Raise InternalError unless every KV slot is accounted for."""

@@ -7,17 +7,15 @@ from collections import deque
 
 import numpy as np
 
-from stolon.srt.admission import Job
+from stolon.srt.admission import SHARED_TOKENS, Job
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.sequence import Account, Sequence
 
-SHARED_TOKENS = 16
-"""A sibling is held back if waiting saves at least this many tokens of prefill."""
 GROWTH_TOKENS = 16
 """Room that each running sequence is promised before another is admitted."""
 MAX_AGE = 32
 """Passed over this often, a sequence is admitted before any with a better cached prefix."""
-WINDOW = 128
+WINDOW = 64
 """How many waiting sequences are compared; those behind them wait in order of arrival."""
 
 
@@ -115,7 +113,9 @@ class Scheduler:
         if seq.job.request.prompt_logprobs is not None and not seq.job.prompt_reported:
             return any(other.job is seq.job for other in self.running)
         for other in self.running:
-            if not other.prefilling or self._space.namespace(other) != namespace:
+            if not other.prefilling or other.job.head != seq.job.head:
+                continue
+            if self._space.namespace(other) != namespace:
                 continue
             shared = min(_common_prefix(seq.job.prompt, other.job.prompt), len(seq.tokens) - 1)
             if shared - cached >= SHARED_TOKENS and shared > other.tree_len:

@@ -66,6 +66,7 @@ class Sequence:
     to this sequence; ``computed <= len(tokens)``.
 
     Attributes:
+        cached_at, cached_length: how much of it the tree has, as of that version of the tree.
         literals: length up to the end of the last literals appended; what usage counts as prompt.
         known: the same with the tokens that a grammar forces right after them. These are prefilled in
             chunks, and their KV is given to the tree.
@@ -82,6 +83,8 @@ class Sequence:
     literals: int = 0
     known: int = 0
     waited: int = 0
+    cached_at: int = -1
+    cached_length: int = 0
     retractions: int = 0
     prompt_len: int = 0
     prompt_cached: int = 0
