@@ -13,6 +13,7 @@ from stolon.radix import KVCache, PrefixTree, SlotPool
 from stolon.srt.admission import Admission
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats, ModelInfo
+from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.generating import Generator
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.loop import EngineLoop
@@ -60,8 +61,10 @@ def load_runner(
     )
 
 
-def assemble(runner: Runner, tokenizer: Tokenizer, *, name: str, step_tokens: int) -> Parts:
-    """Build scheduler, batcher, walker and loop around a runner, and start the loop."""
+def assemble(
+    runner: Runner, tokenizer: Tokenizer, thread: ComputeThread, *, name: str, step_tokens: int
+) -> Parts:
+    """Build scheduler, batcher, walker and loop around a runner, and start the loop in the thread."""
     rows, context = runner.slot_table.shape
     if runner.vocab_size < tokenizer.vocab_size:
         raise ModelFileError(
@@ -94,7 +97,7 @@ def assemble(runner: Runner, tokenizer: Tokenizer, *, name: str, step_tokens: in
         parameters=runner.parameter_count,
     )
     admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
-    loop = EngineLoop(runner, scheduler, batcher, walker, space, stats)
+    loop = EngineLoop(runner, scheduler, batcher, walker, space, stats, thread)
     return Parts(info, admission, loop)
 
 

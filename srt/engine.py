@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,10 +18,12 @@ from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloade
 from stolon.kernels import Ops, ops_by_name
 from stolon.srt.build import DEFAULT_RUNNING, DEFAULT_STEP_TOKENS, assemble, load_runner
 from stolon.srt.client import EngineStats
+from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.generate import Collector, GenerateOptions, Output, build_request
 from stolon.srt.load_tokenizer import load_tokenizer
 from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
-from stolon.srt.model_runner import Runner
+from stolon.srt.loop import EngineLoop
+from stolon.srt.model_runner import ModelRunner, Runner
 from stolon.srt.protocol import Event, Failed, Request
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 from stolon.srt.weights import WeightSource
@@ -71,25 +75,35 @@ class Engine:
             raise InvalidRequest(
                 f"dtype {dtype!r} is not known", param="dtype", hint="auto, bfloat16 or float32"
             )
-        if threads is not None:
-            torch.set_num_threads(threads)
         path = resolve(model)
-        tokenizer, template = load_tokenizer(path)
-        source = open_model(path)
+
+        def load() -> ModelRunner:
+            if threads is not None:
+                torch.set_num_threads(threads)
+            source = open_model(path)
+            try:
+                return load_runner(
+                    source,
+                    ops_by_name(kernels),
+                    kv_tokens=kv_tokens,
+                    context_length=context_length,
+                    max_running=max_running or DEFAULT_RUNNING,
+                )
+            finally:
+                source.close()
+
+        thread = ComputeThread()
         try:
-            runner = load_runner(
-                source,
-                ops_by_name(kernels),
-                kv_tokens=kv_tokens,
-                context_length=context_length,
-                max_running=max_running or DEFAULT_RUNNING,
-            )
-        finally:
-            source.close()
+            runner = thread.run(load)
+            tokenizer, template = load_tokenizer(path)
+        except BaseException:
+            thread.stop()
+            raise
         self._assemble(
             runner,
             tokenizer,
             template,
+            thread,
             name=path.stem if isinstance(model, Path) or path == Path(model) else model,
             step_tokens=step_tokens or DEFAULT_STEP_TOKENS,
         )
@@ -109,16 +123,19 @@ class Engine:
         step_tokens: int = DEFAULT_STEP_TOKENS,
     ) -> Engine:
         """An engine over weights and a tokenizer that are in hand already; float32 unless `ops` says else."""
-        runner = load_runner(
-            source,
-            ops or ops_by_name("reference"),
-            kv_tokens=kv_tokens,
-            context_length=context_length,
-            max_running=max_running,
+        thread = ComputeThread()
+        runner = thread.run(
+            lambda: load_runner(
+                source,
+                ops or ops_by_name("reference"),
+                kv_tokens=kv_tokens,
+                context_length=context_length,
+                max_running=max_running,
+            )
         )
-        return cls.from_runner(
-            runner, tokenizer, template=template, name=name, step_tokens=step_tokens
-        )
+        engine = cls.__new__(cls)
+        engine._assemble(runner, tokenizer, template, thread, name=name, step_tokens=step_tokens)
+        return engine
 
     @classmethod
     def from_runner(
@@ -132,7 +149,8 @@ class Engine:
     ) -> Engine:
         """An engine over anything that turns a ragged batch into logits."""
         engine = cls.__new__(cls)
-        engine._assemble(runner, tokenizer, template, name=name, step_tokens=step_tokens)
+        thread = ComputeThread()
+        engine._assemble(runner, tokenizer, template, thread, name=name, step_tokens=step_tokens)
         return engine
 
     def _assemble(
@@ -140,11 +158,16 @@ class Engine:
         runner: Runner,
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
+        thread: ComputeThread,
         *,
         name: str,
         step_tokens: int,
     ) -> None:
-        parts = assemble(runner, tokenizer, name=name, step_tokens=step_tokens)
+        try:
+            parts = assemble(runner, tokenizer, thread, name=name, step_tokens=step_tokens)
+        except BaseException:
+            thread.stop()
+            raise
         self.tokenizer = tokenizer
         self.chat_template = template
         self.info = parts.info
@@ -155,6 +178,9 @@ class Engine:
         self._lock = threading.Lock()
         self._pending: dict[str, bool] = {}
         self._closed = False
+        # Also when the engine is dropped or the interpreter ends: a thread in the middle of a step must not
+        # outlive the libraries it computes with.
+        self._shutdown = weakref.finalize(self, _stop, self._workers, self._loop)
 
     # EngineClient
 
@@ -184,7 +210,7 @@ class Engine:
                 self._pending[rid] = True  # still being prepared: cancelled before it is queued
                 return
         try:
-            self._loop.post(lambda: self._loop.abort(rid))
+            self._loop.post(partial(self._loop.abort, rid))
         except EngineClosed:
             return
 
@@ -206,7 +232,7 @@ class Engine:
             # In one go, so that an abort always finds the request in one of the two places.
             aborted = self._pending.pop(request.rid, False)
             try:
-                self._loop.post(lambda: self._loop.add(job))
+                self._loop.post(partial(self._loop.add, job))
             except EngineClosed as error:
                 on_event(Failed.of(request.rid, error))
                 return
@@ -235,8 +261,7 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
-        self._workers.shutdown(wait=True)
-        self._loop.close()
+        self._shutdown()
 
     def __enter__(self) -> Engine:
         return self
@@ -300,6 +325,11 @@ class Engine:
         collector = Collector(request.n, weights_version=self.info.weights_version)
         self.submit(request, collector)
         return collector
+
+
+def _stop(workers: ThreadPoolExecutor, loop: EngineLoop) -> None:
+    workers.shutdown(wait=True)
+    loop.close()
 
 
 def _requests(

@@ -7,11 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, StolonError
 from stolon.srt.admission import Job
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats
+from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.model_runner import Runner
 from stolon.srt.scheduler import Scheduler
@@ -35,6 +37,7 @@ class EngineLoop:
         walker: Walker,
         space: KVSpace,
         stats: EngineStats,
+        thread: ComputeThread,
     ) -> None:
         self.stats = stats
         self._runner = runner
@@ -46,8 +49,8 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._closing = False
         self._jobs: dict[str, Job] = {}
-        self._thread = threading.Thread(target=self._run, name="stolon-engine", daemon=True)
-        self._thread.start()
+        self._thread = thread
+        thread.start(self._run)
 
     # For other threads
 
@@ -82,8 +85,7 @@ class EngineLoop:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
     @property
     def waiting(self) -> int:
@@ -119,8 +121,8 @@ class EngineLoop:
         self._space.check_integrity(self._scheduler.running)
 
     def snapshot(self) -> EngineStats:
-        """Counters and gauges of now."""
-        stats = self.stats
+        """Counters and gauges of now, as a copy."""
+        stats = copy(self.stats)
         stats.running = len(self._scheduler.running)
         stats.waiting = len(self._scheduler.waiting)
         stats.kv_slots = self._space.pool.num_slots
@@ -138,8 +140,8 @@ class EngineLoop:
                 actions = list(self._inbox)
                 self._inbox.clear()
                 closing = self._closing
-            for action in actions:
-                action()
+            while actions:
+                actions.pop(0)()
             if closing:
                 self._fail_all(EngineClosed("the engine was closed"))
                 return

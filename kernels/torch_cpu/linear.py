@@ -32,6 +32,10 @@ class Linears(Protocol):
 
     def linear_add(self, x: Tensor, packed: Any, residual: Tensor) -> Tensor: ...
 
+    def linear_float32(self, x: Tensor, packed: Any) -> Tensor:
+        """`linear` with a float32 result that is not rounded to `dtype` on the way."""
+        ...
+
     def pack_gated(self, gate: Tensor, up: Tensor) -> Any: ...
 
     def gated_linear(self, x: Tensor, packed: Any, activation: Activation) -> Tensor: ...
@@ -68,6 +72,13 @@ class OneDnnLinears:
         out: Tensor = self._linear_binary(x, residual, packed.weight, packed.bias, "add")
         return out
 
+    def linear_float32(self, x: Tensor, packed: Packed) -> Tensor:
+        # oneDNN sums in float32 and rounds the result to bfloat16: at a logit of 20 that is a step of
+        # 0.125. A second product, with the first result taken off before rounding, gives the lost part.
+        rounded = self.linear(x, packed)
+        lost = self.linear_add(x, packed, rounded.neg())
+        return rounded.float().add_(lost)
+
     def pack_gated(self, gate: Tensor, up: Tensor) -> Packed:
         return self.pack(torch.cat((gate, up)), None)
 
@@ -91,6 +102,9 @@ class PlainLinears:
 
     def linear_add(self, x: Tensor, packed: Packed, residual: Tensor) -> Tensor:
         return F.linear(x, packed.weight, packed.bias) + residual
+
+    def linear_float32(self, x: Tensor, packed: Packed) -> Tensor:
+        return self.linear(x, packed).float()
 
     def pack_gated(self, gate: Tensor, up: Tensor) -> Packed:
         return self.pack(torch.cat((gate, up)), None)

@@ -103,5 +103,5 @@ class TorchCpuOps:
         return out
 
     def logits(self, x: Tensor, head: Any, softcap: float | None) -> Tensor:
-        logits = self.linear(x, head).float()
+        logits = self._linears.linear_float32(x, head)
         return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)

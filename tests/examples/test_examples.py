@@ -17,7 +17,8 @@ from stolon.srt.loaders import list_models
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 NOTES = EXAMPLES / "data" / "notes"
-ENVIRONMENT = {**os.environ, "PYTHONWARNINGS": "default"}
+# Threads that spin while they wait make a busy machine many times slower.
+ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "passive"}
 
 pytestmark = pytest.mark.skipif(
     not any(entry.cached for entry in list_models() if entry.name == "smollm2-135m"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -262,3 +264,13 @@ def wait_for(condition: Callable[[], bool], timeout: float = 20.0) -> None:
 def test_every_error_is_of_the_tree() -> None:
     assert issubclass(GrammarError, InvalidRequest)
     assert issubclass(InvalidRequest, StolonError)
+
+
+def test_an_engine_that_is_dropped_ends_its_threads() -> None:
+    before = threading.active_count()
+    engine = hash_engine()
+    engine.generate("hello", max_tokens=2)
+    assert threading.active_count() > before
+    del engine
+    gc.collect()
+    assert threading.active_count() == before
