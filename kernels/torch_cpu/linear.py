@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stolon.kernels.ops import Activation
+from stolon.kernels.torch_cpu.four_bit import FEW_ROWS, FourBit, four_bit
 
 # Rows the packed layout is made for. Measured: a weight packed for many rows loses nothing at one
 # row.
@@ -43,10 +44,11 @@ class Linears(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A weight in the layout of its `Linears`, and its bias."""
+    """A weight in the layout of its `Linears`, its bias, and for few rows its 4-bit codes if it has some."""
 
     weight: Tensor
     bias: Tensor | None
+    few: FourBit | None = None
 
 
 class OneDnnLinears:
@@ -62,21 +64,27 @@ class OneDnnLinears:
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> Packed:
         dense = weight.to(self.dtype).contiguous()
-        return Packed(self._pack(dense, PACKED_ROWS), None if bias is None else bias.to(self.dtype))
+        bias = None if bias is None else bias.to(self.dtype)
+        return Packed(self._pack(dense, PACKED_ROWS), bias, four_bit(weight))
 
     def linear(self, x: Tensor, packed: Packed) -> Tensor:
+        if packed.few is not None and x.shape[0] <= FEW_ROWS:
+            product = packed.few.product(x)
+            return product if packed.bias is None else product.add_(packed.bias)
         out: Tensor = self._linear(x, packed.weight, packed.bias, "none", [], "")
         return out
 
     def linear_add(self, x: Tensor, packed: Packed, residual: Tensor) -> Tensor:
+        if packed.few is not None and x.shape[0] <= FEW_ROWS:
+            return self.linear(x, packed).add_(residual)
         out: Tensor = self._linear_binary(x, residual, packed.weight, packed.bias, "add")
         return out
 
     def linear_float32(self, x: Tensor, packed: Packed) -> Tensor:
         # oneDNN sums in float32 and rounds the result to bfloat16: at a logit of 20 that is a step of
         # 0.125. A second product, with the first result taken off before rounding, gives the lost part.
-        rounded = self.linear(x, packed)
-        lost = self.linear_add(x, packed, rounded.neg())
+        rounded = self._linear(x, packed.weight, packed.bias, "none", [], "")
+        lost = self._linear_binary(x, rounded.neg(), packed.weight, packed.bias, "add")
         return rounded.float().add_(lost)
 
     def pack_gated(self, gate: Tensor, up: Tensor) -> Packed:

@@ -30,8 +30,12 @@ class Weights:
     def norm(self, name: str) -> Any:
         return self._ops.pack_norm(self(f"{name}.weight"))
 
+    def exact(self, name: str) -> Tensor:
+        """In float32: packing rounds once, and sees what grid 4-bit weights lie on."""
+        return self._source.tensor(self._prefix + name, torch.float32)
+
     def linear(self, name: str) -> Any:
-        return self._ops.pack_linear(self(f"{name}.weight"))
+        return self._ops.pack_linear(self.exact(f"{name}.weight"))
 
 
 class Attention:
@@ -56,7 +60,7 @@ class Attention:
 
     def join(self, weights: Weights, kind: str) -> Tensor:
         """The parts of the projection as one, heads of q and k in the order that `rope` wants."""
-        q, k, v = (weights(f"self_attn.{part}_proj.{kind}") for part in "qkv")
+        q, k, v = (weights.exact(f"self_attn.{part}_proj.{kind}") for part in "qkv")
         return torch.cat((self.order(q), self.order(k), v))
 
     def order(self, rows: Tensor) -> Tensor:
@@ -98,7 +102,7 @@ class DecoderLayer:
         self.attention = self.attention_kind(config, index, weights, ops)
         self.mlp_norm = weights.norm(self.mlp_norm_name)
         self.gate_up = ops.pack_gated(
-            weights("mlp.gate_proj.weight"), weights("mlp.up_proj.weight")
+            weights.exact("mlp.gate_proj.weight"), weights.exact("mlp.up_proj.weight")
         )
         self.down = weights.linear("mlp.down_proj")
 
