@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -52,13 +54,15 @@ def load_runner(
     config = source.config
     context = min(context_length or config.context_length, config.context_length)
     slots = kv_tokens or _default_slots(config, context, ops.dtype)
-    return ModelRunner(
+    runner = ModelRunner(
         source,
         ops,
         num_slots=slots,
         max_context=min(context, slots),
         table_rows=max_running + SELECT_ROWS,
     )
+    _return_freed_memory()
+    return runner
 
 
 def assemble(
@@ -107,3 +111,11 @@ def _default_slots(config: ModelConfig, context: int, dtype: torch.dtype) -> int
         config.num_layers, config.num_kv_heads, config.head_dim, dtype
     )
     return max(min(2 * context, DEFAULT_KV_BYTES // per_token), context // 8, 1)
+
+
+def _return_freed_memory() -> None:
+    """Loading frees about a tenth of what it allocates, in pieces that glibc keeps unless it is asked."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -110,7 +110,9 @@ def test_unconditional(bos: bool) -> None:
 
 
 @pytest.mark.parametrize("choices", [("a", "b"), ("a", "bcd", "c"), ("zz", "zy", "q")])
-@pytest.mark.parametrize("method", ["unconditional_likelihood_normalized", "token_length_normalized"])
+@pytest.mark.parametrize(
+    "method", ["unconditional_likelihood_normalized", "token_length_normalized"]
+)
 def test_choices_of_one_token_in_every_method(choices: tuple[str, ...], method: str) -> None:
     with hash_engine() as engine:
         result = select(engine, "one: ", choices, method=method)

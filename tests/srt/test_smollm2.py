@@ -14,18 +14,37 @@ from support.default_model import default_model_path
 from support.engines import collect
 
 from stolon.srt.engine import Engine
-from stolon.srt.protocol import Gen, Request, SampleDone, Sampling, SegmentDone, Select, Text, Tokens
+from stolon.srt.protocol import (
+    Gen,
+    Request,
+    SampleDone,
+    Sampling,
+    SegmentDone,
+    Select,
+    Text,
+    Tokens,
+)
 
 GREEDY = {
-    "The capital of France is": [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32]
-    + [33, 29, 34, 34, 216, 33, 34, 42, 33, 34, 42, 37, 35, 30, 2],
-    "def fibonacci(n):\n": [198, 1604, 3987, 46477, 24, 94, 727, 472, 585, 304, 10204, 216, 33, 42]
-    + [448, 1003, 304, 472, 1745, 42, 448, 1003, 3987, 46477, 24, 94, 731, 216, 33, 25, 1232, 3987],
-    "Once upon a time, in a small village by the sea,": [665, 436, 253, 9357, 1573, 267, 19341, 3365]
-    + [17644, 793, 30, 909, 4161, 281, 253, 11637, 10000, 411, 253, 3953, 4480, 4412, 351, 511, 11695]
-    + [282, 9077, 6734, 30, 198, 198, 1082],
-    "List three fruits:\n1.": [12619, 3231, 198, 34, 30, 10910, 198, 35, 30, 4924, 432, 25403, 198, 198]
-    + [504, 2988, 314, 42, 216, 35, 30, 198, 198, 788, 451, 1183, 28, 260, 4354, 314, 253, 4354],
+    prompt: [int(token) for token in tokens.split()]
+    for prompt, tokens in {
+        "The capital of France is": (
+            "7042 30 198 198 504 2988 314 42 216 34 32 33 40 29 32 33 29 34 34 216 33 34 42 33 "
+            "34 42 37 35 30 2"
+        ),
+        "def fibonacci(n):\n": (
+            "198 1604 3987 46477 24 94 727 472 585 304 10204 216 33 42 448 1003 304 472 1745 42 "
+            "448 1003 3987 46477 24 94 731 216 33 25 1232 3987"
+        ),
+        "Once upon a time, in a small village by the sea,": (
+            "665 436 253 9357 1573 267 19341 3365 17644 793 30 909 4161 281 253 11637 10000 411 "
+            "253 3953 4480 4412 351 511 11695 282 9077 6734 30 198 198 1082"
+        ),
+        "List three fruits:\n1.": (
+            "12619 3231 198 34 30 10910 198 35 30 4924 432 25403 198 198 504 2988 314 42 216 35 "
+            "30 198 198 788 451 1183 28 260 4354 314 253 4354"
+        ),
+    }.items()
 }
 PERSON = {
     "type": "object",
@@ -77,7 +96,9 @@ def test_the_fast_path_begins_alike(fast: Engine) -> None:
 
 
 def test_log_probs_of_the_fast_path_are_close(exact: Engine, fast: Engine) -> None:
-    ids = exact.tokenizer.encode("Lisbon is the capital of Portugal, and Madrid is the capital of Spain.")
+    ids = exact.tokenizer.encode(
+        "Lisbon is the capital of Portugal, and Madrid is the capital of Spain."
+    )
     one, other = (
         engine.generate(input_ids=ids, max_tokens=1, temperature=0.0, prompt_logprobs=0)
         for engine in (exact, fast)
@@ -95,7 +116,9 @@ def test_a_schema_is_kept_and_forces_tokens(fast: Engine) -> None:
     assert output.finish.kind == "stop"
     assert output.usage.forced_tokens > 4
     # The same with log-probs, where every forced token is a step of its own.
-    scored = fast.generate(NOTE, json_schema=PERSON, max_tokens=60, temperature=0.0, return_logprob=True)
+    scored = fast.generate(
+        NOTE, json_schema=PERSON, max_tokens=60, temperature=0.0, return_logprob=True
+    )
     assert scored.token_ids == output.token_ids
     assert all(entry.logprob <= 0 for entry in scored.logprobs)
 
@@ -106,7 +129,7 @@ def test_forced_tokens_are_canonical(fast: Engine) -> None:
 
 
 def test_healing_a_trailing_blank(exact: Engine) -> None:
-    """"The capital of France is " continues like the text without the blank, minus the blank."""
+    """ "The capital of France is " continues like the text without the blank, minus the blank."""
     gen = Gen(sampling=Sampling(max_tokens=4, temperature=0.0), heal=True)
     events = collect(exact, Request(rid="h", segments=[Text("The capital of France is "), gen]))
     text = next(e.result.text for e in events if isinstance(e, SegmentDone))
