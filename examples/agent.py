@@ -30,11 +30,11 @@ OPERATORS = {
 }
 
 
-class Calculation(BaseModel, extra="forbid"):
+class Calculation(BaseModel):
     expression: str = Field(pattern=r"^[0-9][0-9+*/. -]{0,30}$")
 
 
-class Lookup(BaseModel, extra="forbid"):
+class Lookup(BaseModel):
     topic: str = Field(pattern="^(" + "|".join(FACTS) + ")$")
 
 

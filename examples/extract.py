@@ -23,7 +23,7 @@ import stolon as sl
 MAX_CHARACTERS = 4000
 
 
-class Person(BaseModel, extra="forbid"):
+class Person(BaseModel):
     name: str = Field(max_length=40)
     age: int | None = Field(ge=0, le=120)
     city: str = Field(max_length=30)

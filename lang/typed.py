@@ -95,7 +95,26 @@ def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
             f"{param}: pydantic can't describe {label} as a JSON schema: {error.message}",
             param=param,
         ) from None
-    return _grammar(schema, param), Decoder(label, adapter.validate_json)
+    return _grammar(_closed(schema), param), Decoder(label, adapter.validate_json)
+
+
+_DATA = frozenset({"default", "examples", "const", "enum"})
+
+
+def _closed(schema: Any) -> Any:
+    """A schema made from Python types, with objects closed to keys that the types do not name.
+
+    pydantic ignores such keys when it reads JSON, so its schemas allow them; a model that generates
+    them writes for nobody, and may never stop. ``extra="allow"`` says `additionalProperties` and stays.
+    """
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: value if key in _DATA else _closed(value) for key, value in schema.items()}
+    if closed.get("type") == "object" and isinstance(closed.get("properties"), dict):
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def _grammar(schema: dict[str, Any] | bool, param: str) -> GrammarSpec:

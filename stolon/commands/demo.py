@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     import stolon as sl
 
-    class Person(BaseModel, extra="forbid"):
+    class Person(BaseModel):
         name: str = Field(max_length=40)
         age: int = Field(ge=0, le=120)
         city: str = Field(max_length=30)

@@ -13,7 +13,7 @@ import stolon as sl
 from stolon.errors import InvalidRequest
 from stolon.lang.ir import ExprList, GenExpr, RoleBegin, RoleEnd, SelectExpr, TextExpr, as_expr
 from stolon.lang.options import RUN_DEFAULTS, SamplingOptions
-from stolon.lang.typed import data_type
+from stolon.lang.typed import data_type, schema_type
 
 
 def names(expr: object) -> list[str]:
@@ -208,3 +208,26 @@ def test_taking_options_leaves_the_programs_own_parameters() -> None:
     assert taken.given() == ["max_tokens"]
     with pytest.raises(InvalidRequest, match="two names"):
         SamplingOptions.take({"max_new_tokens": 5, "max_tokens": 5}, ())
+
+
+def test_schemas_of_python_types_are_closed() -> None:
+    class Inner(BaseModel):
+        type: str
+        properties: dict[str, int]
+
+    class Open(BaseModel, extra="allow"):
+        a: int
+
+    class Outer(BaseModel):
+        inner: Inner | None = None
+        open: list[Open]
+
+    schema = json.loads(schema_type(Outer, param="schema")[0].text)
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Inner"]["additionalProperties"] is False
+    assert schema["$defs"]["Inner"]["properties"]["properties"]["additionalProperties"] == {
+        "type": "integer"
+    }
+    assert schema["$defs"]["Open"]["additionalProperties"] is True
+    given = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert json.loads(schema_type(given, param="schema")[0].text) == given
