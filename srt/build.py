@@ -97,6 +97,7 @@ def assemble(
         vocab_size=tokenizer.vocab_size,
         context_length=context,
         kv_slots=runner.num_slots,
+        kv_token_bytes=runner.kv_token_bytes,
         dtype=runner.dtype,
         parameters=runner.parameter_count,
     )

@@ -13,13 +13,19 @@ from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served. `context_length` is what this engine accepts; sizes are in tokens."""
+    """What is served.
+
+    Attributes:
+        context_length: longest sequence that this engine accepts, in tokens.
+        kv_slots: tokens that the KV cache holds, each of `kv_token_bytes` bytes.
+    """
 
     name: str
     architecture: str
     vocab_size: int
     context_length: int
     kv_slots: int
+    kv_token_bytes: int = 0
     dtype: str
     parameters: int
     weights_version: str = "0"

@@ -18,6 +18,7 @@ class Runner(Protocol):
     """What the engine needs of a model: slots, a table of them, and logits for a step."""
 
     num_slots: int
+    kv_token_bytes: int
     slot_table: Tensor
     architecture: str
     dtype: str
@@ -46,7 +47,7 @@ class ModelRunner:
             it; steps read it through their batch.
         parameter_count: numbers in the model's tensors.
         weight_bytes: what those take in `ops.dtype`; a tied embedding counts once.
-        kv_bytes: what a full cache takes.
+        kv_token_bytes: what one token takes in the cache.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class ModelRunner:
         self.slot_table = torch.zeros(table_rows, self.max_context, dtype=torch.int64)
         self.parameter_count = counted.parameters
         self.weight_bytes = counted.parameters * ops.dtype.itemsize
-        self.kv_bytes = num_slots * KVCache.bytes_per_token(
+        self.kv_token_bytes = KVCache.bytes_per_token(
             config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype
         )
 

@@ -129,7 +129,9 @@ def _measure(
         )
     _agreement(engines)
     for worker in workers:
-        engines[worker.name]["rss_peak"] = worker.ask("memory")["rss"]
+        memory = worker.ask("memory")
+        engines[worker.name]["rss_peak"] = memory["rss"]
+        engines[worker.name]["kv_in_use"] = memory.get("kv")
     ours = workers[0]
     say("cache and overhead")
     engines["stolon"]["cached_prompt"] = ours.ask("cached", ids=prompt)

@@ -95,7 +95,9 @@ class Bench:
 
     def memory(self) -> dict[str, Any]:
         with open("/proc/self/statm", encoding="ascii") as file:
-            return {"rss": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}
+            rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        kv = self.loaded.stats().kv_used * self.loaded.info.kv_token_bytes
+        return {"rss": rss, "kv": kv}
 
     def _generate(self, prompts: list[list[int]], tokens: int) -> list[Output]:
         outputs = self.loaded.generate(

@@ -134,7 +134,7 @@ def test_sizes_and_context(ops: Ops) -> None:
     )
     assert runner.weight_bytes == runner.parameter_count * ops.dtype.itemsize
     assert runner.kv.k[0].dtype == ops.dtype
-    assert runner.kv_bytes == 10 * 2 * 2 * 2 * 16 * ops.dtype.itemsize
+    assert runner.kv_token_bytes == 2 * 2 * 2 * 16 * ops.dtype.itemsize
 
 
 def test_unknown_architecture() -> None:

@@ -32,6 +32,7 @@ class HashRunner:
     architecture = "hash"
     dtype = "float32"
     parameter_count = 0
+    kv_token_bytes = 16
 
     def __init__(
         self, *, num_slots: int, context: int, vocab: int = 288, max_running: int = 16
