@@ -13,8 +13,8 @@ env: $(STAMP)  ## make the environment and install stolon into it
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install -qq --upgrade pip
+	$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@touch $@
 
 demo: $(STAMP)  ## fetch the default model and run the main job

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import operator
+import sys
 
 from pydantic import BaseModel, Field
 
@@ -114,4 +115,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (sl.StolonError, OSError) as error:
+        print(f"agent: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

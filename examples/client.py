@@ -16,7 +16,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from openai import OpenAI
+import httpx
+from openai import APIConnectionError, OpenAI, OpenAIError
 
 SCHEMA = {
     "type": "object",
@@ -43,7 +44,9 @@ def spawned(model: str) -> Iterator[str]:
                     yield found.group()
                     break
             else:
-                raise SystemExit(f"the server ended with status {server.wait()}")
+                # It has said why on stderr.
+                print(f"client: error: the server ended with {server.wait()}", file=sys.stderr)
+                raise SystemExit(2)
         finally:
             server.terminate()
 
@@ -95,4 +98,16 @@ def talk(client: OpenAI) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except APIConnectionError:
+        print(
+            "client: error: no server answers there (run `stolon serve`, or give --spawn)",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    except (OpenAIError, httpx.InvalidURL, OSError) as error:
+        print(f"client: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

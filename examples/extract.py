@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import BaseModel, Field
 from tqdm import tqdm
 
 import stolon as sl
+from stolon.errors import InvalidRequest
 
 MAX_CHARACTERS = 4000
 
@@ -40,22 +42,31 @@ def extract(s: sl.ProgramState, text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="extract", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="folder with .txt files")
     parser.add_argument("out", type=Path, help="JSONL file; documents in it already are left out")
-    parser.add_argument("--limit", type=int, help="at most this many documents")
-    parser.add_argument("--at-once", type=int, default=8, help="documents in the engine at a time")
+    parser.add_argument("--limit", type=positive, help="at most this many documents")
+    parser.add_argument(
+        "--at-once", type=positive, default=8, help="documents in the engine at a time"
+    )
     parser.add_argument("--model", default="smollm2-135m")
     args = parser.parse_args()
     if not args.folder.is_dir():
-        parser.error(f"{args.folder} is not a folder")
+        raise InvalidRequest(f"{args.folder} is not a folder")
+    if not args.out.parent.is_dir():
+        raise InvalidRequest(f"{args.out.parent} is not a folder", hint="create it first")
 
+    every = sorted(args.folder.glob("*.txt"))
+    if not every:
+        raise InvalidRequest(f"{args.folder} holds no .txt files")
     done = documents_in(args.out)
-    paths = [path for path in sorted(args.folder.glob("*.txt")) if path.name not in done]
-    paths = paths[: args.limit]
+    paths = [path for path in every if path.name not in done][: args.limit]
     texts = list(readable(paths))
+    if not texts:
+        print(f"0 written, {len(paths)} skipped, {len(done)} done before")
+        return 0
     written = 0
-    with sl.Engine(args.model) as engine, args.out.open("a", encoding="utf-8") as out:
+    with args.out.open("a", encoding="utf-8") as out, sl.Engine(args.model) as engine:
         # States come in order while later documents are being computed.
         states = extract.run_batch(
             ({"text": text} for _, text in texts),
@@ -88,19 +99,46 @@ def documents_in(out: Path) -> set[str]:
     """Names of the documents that are in the output. A last line cut by a crash is removed."""
     if not out.exists():
         return set()
-    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        out.write_text("".join(lines[:-1]), encoding="utf-8")
-        lines.pop()
-    return {json.loads(line)["document"] for line in lines}
+    content = out.read_bytes()  # a crash may have cut in the middle of a character
+    size = content.rfind(b"\n") + 1
+    names: set[str] = set()
+    number = 0
+    for number, line in enumerate(content[:size].split(b"\n")[:-1], start=1):
+        try:
+            names.add(str(json.loads(line)["document"]))
+        except (ValueError, LookupError, TypeError):
+            raise foreign(out, number) from None
+    if size < len(content):
+        begin, cut = b'{"document":', content[size:]
+        if not (cut.startswith(begin) or begin.startswith(cut)):
+            raise foreign(out, number + 1)
+        os.truncate(out, size)
+    return names
+
+
+def foreign(out: Path, line: int) -> InvalidRequest:
+    """What is not ours is never cut or appended to."""
+    return InvalidRequest(
+        f"the line is no record of a document: {out} was not written by this program",
+        where=f"line {line}",
+        hint="choose another output file",
+    )
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
 
 
 def readable(paths: list[Path]) -> Iterator[tuple[str, str]]:
     """(name, text) of the documents that can be used; the others are reported."""
     for path in paths:
         try:
+            path.name.encode()  # names need not be UTF-8 either, and a record holds the name
             text = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeError) as error:
             report(path.name, str(error))
             continue
         if not text:
@@ -116,4 +154,10 @@ def report(name: str, reason: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (sl.StolonError, OSError) as error:
+        print(f"extract: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from typing import Any, Literal
 
-from stolon.errors import Aborted, InvalidRequest
+from stolon.errors import Aborted, InvalidRequest, StolonError
 from stolon.lang.invocation import Invocation
 from stolon.lang.run import ProgramRun
 from stolon.lang.state import ProgramState
@@ -99,7 +99,7 @@ class Batch:
             first = self._results[self._failed]
             if isinstance(first, BaseException):
                 _attach(first, self._all_results())
-                raise first
+                raise _of_item(first, self._failed)
         return self._results
 
     def stream(self) -> Iterator[Any]:
@@ -110,12 +110,12 @@ class Batch:
                 ahead = position + self._limit
                 more = self._fill(ahead)
                 while position < len(self._results) and self._results[position] is not None:
-                    result = self._results[position]
+                    result, index = self._results[position], position
                     # The caller keeps what it wants; a long batch must not keep all states alive.
                     self._results[position] = None
                     position += 1
                     if isinstance(result, BaseException) and not self._keep_going:
-                        raise result
+                        raise _of_item(result, index)
                     yield result
                     more = True
                 if not more:
@@ -192,6 +192,17 @@ class Batch:
     def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+def _of_item(error: BaseException, index: int) -> BaseException:
+    """The error of an item, to be raised for the whole batch: its place names the item.
+
+    Other exceptions than ours have the item in their notes alone.
+    """
+    if isinstance(error, StolonError):
+        item = f"item {index} of the batch"
+        error.where = f"{error.where}, {item}" if error.where else item
+    return error
 
 
 def _attach(error: BaseException, results: list[ProgramState | BaseException | None]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from stolon.errors import InvalidRequest
 from stolon.lang.ir import Expr
+from stolon.lang.location import located
 
 if TYPE_CHECKING:
     from stolon.lang.state import ProgramState
@@ -28,6 +29,7 @@ class ForkGroup(Sequence["ProgramState"]):
     def __getitem__(self, index: int | slice) -> ProgramState | tuple[ProgramState, ...]:
         return self._states[index]
 
+    @located
     def __setitem__(self, index: int, state: ProgramState) -> None:
         # ``group[i] += x`` is a read, an append and a write of the same state.
         if self._states[index] is not state:
@@ -39,6 +41,7 @@ class ForkGroup(Sequence["ProgramState"]):
     def __iter__(self) -> Iterator[ProgramState]:
         return iter(self._states)
 
+    @located
     def __iadd__(self, value: Any) -> ForkGroup:
         """Append one expression to all, a list with one for each, or a function of the index."""
         values = self._each(value)
@@ -58,6 +61,7 @@ class ForkGroup(Sequence["ProgramState"]):
             return [value(index) for index in range(len(self))]
         return [value] * len(self)
 
+    @located
     def join(self, mode: JoinMode = "gather_variable") -> None:
         """Bring the branches' results into the state they were forked from. Does not wait.
 
@@ -77,3 +81,6 @@ class ForkGroup(Sequence["ProgramState"]):
                 f"join mode must be 'gather_variable' or 'concate_and_append', not {mode!r}",
                 param="mode",
             )
+
+    def _append_hint(self) -> str:
+        return "join() the branches, or append the text() of one of them"

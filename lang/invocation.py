@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from stolon.lang.run import refuse_on_loop
@@ -28,13 +29,27 @@ class Invocation:
     def _body(self) -> Any:
         return self._call(ProgramState(self.state._branch))
 
+    @contextmanager
+    def _carried(self) -> Iterator[None]:
+        """What ends the run carries the state, so that what is finished can still be read."""
+        try:
+            yield
+        except BaseException as error:
+            # One that has such an attribute of its own, or takes none, goes without.
+            if isinstance(getattr(error, "state", None), ProgramState | None):
+                with suppress(AttributeError):
+                    error.state = self.state  # type: ignore[attr-defined]
+            raise
+
     def run_here(self) -> None:
         """Run a synchronous body in the calling thread."""
-        self.state.ret_value = self.run.execute(self._body)
+        with self._carried():
+            self.state.ret_value = self.run.execute(self._body)
 
     async def run_async(self) -> None:
         """Run an asynchronous body in the calling task."""
-        self.state.ret_value = await self.run.execute_async(self._body)
+        with self._carried():
+            self.state.ret_value = await self.run.execute_async(self._body)
 
     def run_on_loop(self) -> None:
         """Run an asynchronous body on the background loop and wait for it."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from stolon.errors import InvalidRequest
+from stolon.lang.location import located, program_line
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import Decoder
 from stolon.srt.protocol import GrammarSpec, SelectMethod
@@ -24,11 +25,26 @@ class Expr:
 
     __slots__ = ()
 
+    @located
     def __add__(self, other: Any) -> ExprList:
         return ExprList(_parts(self) + _parts(as_expr(other)))
 
+    @located
     def __radd__(self, other: Any) -> ExprList:
         return ExprList(_parts(as_expr(other)) + _parts(self))
+
+    # As text it would be its repr, and that would silently become part of the prompt.
+
+    def __str__(self) -> NoReturn:
+        raise InvalidRequest(
+            "an expression can't be made text with str(), print() or an f-string: "
+            "what it generates is not known yet",
+            where=program_line(),
+            hint='put it together with +, as in s += "a " + sl.gen("x"); repr() shows it',
+        )
+
+    def __format__(self, spec: str) -> NoReturn:
+        self.__str__()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +105,12 @@ class RoleEnd(Expr):
 
 
 def as_expr(value: Any) -> Expr:
-    """What a program appends, as an expression: strings, expressions, lists, else ``str()``."""
+    """What a program appends, as an expression: strings, expressions, lists, else ``str()``.
+
+    Raises InvalidRequest for what is no text: None, programs and their states, what must be awaited
+    or iterated, and objects whose only text is their address. A class of the language that can't be
+    appended says in ``_append_hint`` what to do instead.
+    """
     if isinstance(value, str):
         return TextExpr(value)
     if isinstance(value, Expr):
@@ -103,13 +124,33 @@ def as_expr(value: Any) -> Expr:
         )
     if inspect.iscoroutine(value):
         value.close()
-        raise InvalidRequest("a coroutine can't be appended to a state", hint="await it first")
-    if callable(value):
-        raise InvalidRequest(
-            f"{value!r} can't be appended to a state",
-            hint="call another program with the state as its first argument: name(s, ...)",
-        )
+    hint = _no_text(value)
+    if hint is not None:
+        raise InvalidRequest(f"{_described(value)} can't be appended to a state", hint=hint)
     return TextExpr(str(value))
+
+
+def _no_text(value: Any) -> str | None:
+    """What to do instead of appending a value that is no text; None if it is one."""
+    kind: Any = type(value)
+    own = getattr(kind, "_append_hint", None)
+    if own is not None:
+        return str(own(value))
+    if inspect.isawaitable(value):
+        return "await it first; inside an async program another one is: await name(s, ...)"
+    if callable(value):
+        return "call another program with the state as its first argument: name(s, ...)"
+    if isinstance(value, Iterator) or inspect.isasyncgen(value):
+        return "append its values one by one, or as a list"
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        return f"{kind.__name__} defines no __str__; append the text that you mean"
+    return None
+
+
+def _described(value: Any) -> str:
+    if inspect.isawaitable(value):
+        return f"a {type(value).__name__}"
+    return repr(value)
 
 
 def _parts(expr: Expr) -> tuple[Expr, ...]:

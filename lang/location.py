@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ContextDecorator
+from types import TracebackType
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+from stolon.errors import StolonError
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__))
+
+# Between a program and the language there may be frames of the library that call on its behalf.
+_INSIDE = (
+    _HERE + os.sep,
+    os.path.join(_STANDARD, "contextlib.py"),
+    os.path.join(_STANDARD, "asyncio", ""),
+    os.path.join(_STANDARD, "concurrent", ""),
+)
 
 
 def program_line() -> str:
     """``file.py:line`` of the innermost frame outside the language."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
@@ -19,3 +32,22 @@ def program_line() -> str:
 def placed(line: str, inner: str | None) -> str:
     """`where` of an error: the program line, then the place inside what it appends, if known."""
     return f"{line}: {inner}" if inner else line
+
+
+class _Located(ContextDecorator):
+    """Errors of the tree that leave it without a place get the program line. Holds no state."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, StolonError) and error.where is None:
+            error.where = program_line()
+
+
+located = _Located()

@@ -46,6 +46,9 @@ class ChoiceScores(Mapping[str, float]):
         """The score that the method compared."""
         return self._by_text[choice].normalized
 
+    def _append_hint(self) -> str:
+        return "append .best, or the score of one choice"
+
     def __repr__(self) -> str:
         inside = ", ".join(f"{text!r}: {self[text]:.3f}" for text in self)
         return f"ChoiceScores({{{inside}}}, best={self.best!r})"

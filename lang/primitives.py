@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, get_args
 
 from stolon.errors import InvalidRequest
+from stolon.lang.arguments import unexpected, word
 from stolon.lang.ir import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import data_type, schema_type
@@ -16,6 +18,7 @@ greedy_token_selection: SelectMethod = "greedy_token_selection"
 unconditional_likelihood_normalized: SelectMethod = "unconditional_likelihood_normalized"
 
 
+@word
 def gen(
     name: str | None = None,
     max_tokens: int | None = None,
@@ -121,16 +124,19 @@ def gen(
     return GenExpr(name=name, options=options, grammar=_grammar(regex=regex, ebnf=ebnf, lark=lark))
 
 
+@word
 def gen_int(name: str | None = None, **sampling: Any) -> Expr:
     """`gen` of an integer. Takes the sampling arguments of `gen`."""
     return gen(name, dtype=int, **_without_constraints("gen_int", sampling))
 
 
+@word
 def gen_string(name: str | None = None, **sampling: Any) -> Expr:
     """`gen` of a quoted string. Takes the sampling arguments of `gen`."""
     return gen(name, dtype=str, **_without_constraints("gen_string", sampling))
 
 
+@word
 def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
@@ -152,56 +158,67 @@ def select(
     return _choices(name, choices, choices_method, options)
 
 
+@word
 def system(expr: Any = None) -> Expr:
     """A complete system message."""
     return _message("system", expr)
 
 
+@word
 def user(expr: Any = None) -> Expr:
     """A complete user message."""
     return _message("user", expr)
 
 
+@word
 def assistant(expr: Any = None) -> Expr:
     """A complete assistant message, usually with a generation inside."""
     return _message("assistant", expr)
 
 
+@word
 def system_begin() -> Expr:
     """Open a system message."""
     return RoleBegin("system")
 
 
+@word
 def system_end() -> Expr:
     """Close a system message."""
     return RoleEnd("system")
 
 
+@word
 def user_begin() -> Expr:
     """Open a user message."""
     return RoleBegin("user")
 
 
+@word
 def user_end() -> Expr:
     """Close a user message."""
     return RoleEnd("user")
 
 
+@word
 def assistant_begin() -> Expr:
     """Open an assistant message."""
     return RoleBegin("assistant")
 
 
+@word
 def assistant_end() -> Expr:
     """Close an assistant message."""
     return RoleEnd("assistant")
 
 
+@word
 def image(path: str) -> NoReturn:
     """Refused: no model with image input is implemented."""
     raise InvalidRequest(f"image({path!r}): images are not supported; text models only")
 
 
+@word
 def video(path: str, num_frames: int) -> NoReturn:
     """Refused: no model with video input is implemented."""
     raise InvalidRequest(f"video({path!r}): videos are not supported; text models only")
@@ -268,8 +285,13 @@ _CONSTRAINTS = frozenset(
 )
 
 
+_SAMPLING = tuple(name for name in inspect.signature(gen).parameters if name not in _CONSTRAINTS)
+
+
 def _without_constraints(caller: str, arguments: dict[str, Any]) -> dict[str, Any]:
     for key in arguments:
+        if key not in _SAMPLING and key not in _CONSTRAINTS:
+            raise unexpected(caller, key, _SAMPLING)
         if key in _CONSTRAINTS:
             raise InvalidRequest(f"{key} contradicts {caller}(), which fixes the type", param=key)
     return arguments

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 from stolon.errors import InvalidRequest
 from stolon.lang import batch as batches
+from stolon.lang.arguments import unexpected
 from stolon.lang.backend import default_backend
 from stolon.lang.branch import Branch
 from stolon.lang.invocation import Invocation
-from stolon.lang.options import RUN_DEFAULTS, SamplingOptions
+from stolon.lang.location import located, program_line
+from stolon.lang.options import OPTION_NAMES, RUN_DEFAULTS, SamplingOptions
 from stolon.lang.run import ProgramRun, refuse_on_loop
 from stolon.lang.state import ProgramState
 from stolon.srt.client import EngineClient
@@ -21,6 +23,7 @@ from stolon.srt.client import EngineClient
 Body = Callable[..., Any]
 
 _RESERVED = ("backend", "seed", "stream")
+_RUN_ARGUMENTS = (*_RESERVED, *OPTION_NAMES, "max_new_tokens")
 
 
 class Function:
@@ -67,6 +70,10 @@ class Function:
             StolonError: of a generation that failed, with the program line in ``where``, unless the
                 program has seen the error and went on.
             Exception: what the body itself raises.
+            TypeError: for arguments that the program does not take.
+
+        What ends the run has the state in its attribute ``state``: every variable that was finished
+        can be read there.
         """
         invocation = self._invoke(args, kwargs, backend=backend, seed=seed, stream=stream)
         if stream:
@@ -131,7 +138,8 @@ class Function:
             return_exceptions: failures stand in the list in the place of states. Otherwise the
                 first failure lets no further item begin, and is raised when those that run are
                 done; its attribute ``results`` is the list with the states that are finished, the
-                exceptions, and None for items that never began.
+                exceptions, and None for items that never began. Its notes, and the ``where`` of a
+                StolonError, name the item.
             generator_style: yield states as they come due; at most `num_threads` run ahead.
             sampling: as in `run`.
 
@@ -139,9 +147,12 @@ class Function:
             BatchInterrupted: at Ctrl-C, a KeyboardInterrupt with ``results`` as above.
         """
         refuse_on_loop(f"{self.name}.run_batch()")
-        options = SamplingOptions.take(sampling, ())
+        with located:
+            options = SamplingOptions.take(sampling, ())
+            limit = batches.thread_limit(num_threads)
         if sampling:
-            raise TypeError(f"run_batch() got an unexpected argument {next(iter(sampling))!r}")
+            known = {*inspect.signature(self.run_batch).parameters, *_RUN_ARGUMENTS} - {"stream"}
+            raise unexpected("run_batch", next(iter(sampling)), known)
         engine = backend or default_backend()
         run_seed = batches.batch_seed(seed)
 
@@ -155,7 +166,7 @@ class Function:
         plan = batches.Batch(
             prepare,
             batch,
-            limit=batches.thread_limit(num_threads),
+            limit=limit,
             progress=progress or progress_bar,
             description=self.name,
             keep_going=return_exceptions,
@@ -172,6 +183,7 @@ class Function:
             if self.is_async and not state.in_async_program:
                 raise InvalidRequest(
                     f"{self.name} is an async program; {state.program!r} is not and can't await it",
+                    where=program_line(),
                     hint="make the calling program 'async def'",
                 )
             call = self._bind_call(args[1:], kwargs)
@@ -182,7 +194,9 @@ class Function:
         """A program with some arguments fixed. Giving one of them again in a call is an error."""
         for name in arguments:
             if name not in self.parameters and not self._takes_any:
-                raise TypeError(f"{self.name}() has no parameter {name!r} to bind")
+                raise TypeError(
+                    f"{self.name}() has no parameter {name!r} to bind; it takes {self._takes()}"
+                )
             self._refuse_bound(name)
         return Function(self.body, bound=self.bound | arguments)
 
@@ -197,17 +211,38 @@ class Function:
 
     def _refuse_bound(self, name: str) -> None:
         if name in self.bound:
-            raise InvalidRequest(f"{self.name}: argument {name!r} is bound already", param=name)
+            raise InvalidRequest(
+                f"{self.name}: argument {name!r} is bound already", param=name, where=program_line()
+            )
 
-    def _bind_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """The body with its arguments, waiting for the state; raises TypeError as a call would."""
-        given = self.signature.bind_partial(None, *args, **kwargs).arguments
-        for name in given:
-            self._refuse_bound(name)
+    def _takes(self) -> str:
+        """The program's own arguments in words."""
+        marks: dict[Any, str] = {
+            inspect.Parameter.VAR_POSITIONAL: "*",
+            inspect.Parameter.VAR_KEYWORD: "**",
+        }
+        own = [p for p in list(self.signature.parameters.values())[1:] if p.name not in self.bound]
+        return ", ".join(marks.get(p.kind, "") + p.name for p in own) or "no arguments"
+
+    def _bind_call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, also: Collection[str] = ()
+    ) -> Callable[..., Any]:
+        """The body with its arguments, waiting for the state; raises TypeError as a call would.
+
+        `also` are names beside the program's own that a misspelt one may mean.
+        """
         for name in kwargs:
-            self._refuse_bound(name)
+            if name not in self.parameters and not self._takes_any:
+                known = {*self.parameters, *also} - set(self.bound)
+                raise unexpected(self.name, name, known, takes=self._takes())
         keywords = self.bound | kwargs
-        self.signature.bind(None, *args, **keywords)
+        try:
+            given = self.signature.bind_partial(None, *args, **kwargs).arguments
+            for name in (*given, *kwargs):
+                self._refuse_bound(name)
+            self.signature.bind(None, *args, **keywords)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}; it takes {self._takes()}") from None
         return lambda state: self.body(state, *args, **keywords)
 
     def _state(
@@ -240,8 +275,10 @@ class Function:
         seed: int | None,
         stream: bool,
     ) -> Invocation:
-        options = SamplingOptions.take(kwargs, self.parameters)
-        self._bind_call(args, kwargs)  # before an engine is started for a call that can't be made
+        with located:
+            options = SamplingOptions.take(kwargs, self.parameters)
+        # Before an engine is started for a call that can't be made.
+        self._bind_call(args, kwargs, also=_RUN_ARGUMENTS)
         state, call = self._state(
             args, kwargs, backend or default_backend(), options, seed, stream=stream
         )

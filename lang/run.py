@@ -6,11 +6,13 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from stolon.errors import Aborted, InternalError, InvalidRequest, StolonError
 from stolon.lang.blocks import Block, walk
 from stolon.lang.calls import Call
+from stolon.lang.location import program_line
 from stolon.lang.options import SamplingOptions
 from stolon.lang.runtime_loop import Signal, running_loop, runtime_loop, wait_for
 from stolon.srt.client import EngineClient
@@ -36,6 +38,7 @@ class ProgramRun:
         changed: notified when text arrives, a call settles, or the body appends something.
         finished: the body is over and everything it asked for is settled.
         failure: the exception that ended the program.
+        cancelled: what reads raise since `cancel`.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class ProgramRun:
         self.changed = Signal()
         self.finished = False
         self.failure: BaseException | None = None
+        self.cancelled: Aborted | None = None
         self._id = secrets.token_hex(6)
         self._pending: dict[Recorder, None] = {}
         self._handled: dict[int, BaseException] = {}
@@ -103,7 +107,7 @@ class ProgramRun:
                 self._walk(block, f"{self._id}-{self._requests}")
             )
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ended, block))
         self.changed.notify()
 
     async def _walk(self, block: Block, rid: str) -> None:
@@ -111,9 +115,6 @@ class ProgramRun:
             await walk(
                 block, self.client, rid, streaming=self.streaming, changed=self.changed.notify
             )
-        except asyncio.CancelledError:
-            block.fail(Aborted("the program was ended", where=block.calls[0].where))
-            raise
         except Exception as error:
             fault = InternalError(
                 f"{type(error).__name__} while a request was served: {error}",
@@ -122,6 +123,13 @@ class ProgramRun:
             fault.__cause__ = error
             block.fail(fault)
         finally:
+            self.changed.notify()
+
+    def _ended(self, block: Block, task: asyncio.Task[None]) -> None:
+        # Not in `_walk`: a task that is cancelled before its first step never enters it.
+        self._tasks.discard(task)
+        if task.cancelled():
+            block.fail(Aborted("the program was ended", where=block.calls[0].where))
             self.changed.notify()
 
     async def drain(self) -> None:
@@ -136,6 +144,24 @@ class ProgramRun:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def cancel(self) -> None:
+        """End the run from anywhere, without waiting; nothing happens when it is finished."""
+        with self.lock:
+            if self.over:
+                return
+            self.cancelled = Aborted("the program was cancelled", where=program_line())
+        runtime_loop().submit(self.abort())
+        self.changed.notify()
+
+    @property
+    def over(self) -> bool:
+        """Whether an observer outside has nothing more to wait for."""
+        return self.finished or self.cancelled is not None
+
+    def ended_by(self) -> BaseException | None:
+        """What ended the run before its time, None while it runs or if all went well."""
+        return (self.failure if self.finished else None) or self.cancelled
 
     # -- errors ----------------------------------------------------------------------------------
 
@@ -208,7 +234,7 @@ class ProgramRun:
             raise
 
     def _raise_first(self) -> None:
-        error = self.first_error()
+        error = self.first_error() or self.cancelled
         if error is not None:
             raise error
 
@@ -222,5 +248,6 @@ def refuse_on_loop(what: str) -> None:
     if runtime_loop().is_current():
         raise InvalidRequest(
             f"{what} would block the event loop that runs this program",
+            where=program_line(),
             hint="use 'await' with the async form: arun, aget, async_sync",
         )

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from stolon.errors import InvalidRequest, StolonError
+from stolon.errors import InvalidRequest
 from stolon.lang.branch import Branch
 from stolon.lang.calls import Call, item_text, known_text
 from stolon.lang.group import ForkGroup
-from stolon.lang.ir import Expr, Role, RoleBegin, RoleEnd, as_expr
-from stolon.lang.location import program_line
+from stolon.lang.ir import Role, RoleBegin, RoleEnd, as_expr
+from stolon.lang.location import located, program_line
 from stolon.lang.meta import ChoiceScores, meta_info
 from stolon.lang.streaming import Walk, drive, drive_async, walk_text, walk_variable
 from stolon.lang.trace import Trace
-from stolon.lang.variables import OpenScope, resolve, waits_for
+from stolon.lang.variables import OpenScope, resolve, unknown, waits_for
 from stolon.lang.waiting import Waits, block, for_calls, for_everything, for_name, reporting, until
 from stolon.srt.protocol import Select, SelectResult
 
@@ -42,8 +42,9 @@ class ProgramState:
 
     # -- appending -------------------------------------------------------------------------------
 
+    @located
     def __iadd__(self, value: Any) -> ProgramState:
-        self._branch.append(_expr(value))
+        self._branch.append(as_expr(value))
         return self
 
     def system(self, expr: Any = None) -> Any:
@@ -58,10 +59,11 @@ class ProgramState:
         """Append an assistant message; without `expr` the scope of a ``with``."""
         return self._message("assistant", expr)
 
+    @located
     def _message(self, role: Role, expr: Any) -> AbstractContextManager[None] | None:
         if expr is None:
             return self._role_scope(role)
-        self._branch.append(_expr([RoleBegin(role), expr, RoleEnd(role)]))
+        self._branch.append(as_expr([RoleBegin(role), expr, RoleEnd(role)]))
         return None
 
     @contextmanager
@@ -95,7 +97,10 @@ class ProgramState:
         return name in variables and not isinstance(variables[str(name)], OpenScope)
 
     def get_var(self, name: str) -> Any:
-        """Value of a variable: the text, or the list of texts of several samples. Blocks."""
+        """Value of a variable: the text, or the list of texts of several samples. Blocks.
+
+        Raises UnknownVariable, which is a KeyError too, for one that is not set.
+        """
         return self._read(name)
 
     def value(self, name: str) -> Any:
@@ -134,7 +139,9 @@ class ProgramState:
         """Log-probs of all choices of a selection, by their text. Blocks."""
         call = self._call(name)
         if not isinstance(call.segment, Select):
-            raise InvalidRequest(f"variable {name!r} comes from a generation, not a selection")
+            raise InvalidRequest(
+                f"variable {name!r} comes from a generation, not a selection", where=program_line()
+            )
         with reporting(self._branch.run):
             result = call.outcome()
         if not isinstance(result, SelectResult):
@@ -154,7 +161,10 @@ class ProgramState:
         return [{"role": turn.role, "content": turn.content()} for turn in self._branch.chat.turns]
 
     def text_iter(self, var: str | None = None) -> Iterator[str]:
-        """The text or one variable, in pieces as they arrive; one piece unless the run streams."""
+        """The text or one variable, in pieces as they arrive; one piece unless the run streams.
+
+        Leaving the iteration early ends nothing; see `cancel`.
+        """
         for text, _ in self._pieces(var):
             if text:
                 yield text
@@ -184,6 +194,7 @@ class ProgramState:
         if self._branch.run.must_await():
             raise InvalidRequest(
                 "text_iter() would block the event loop of this program",
+                where=program_line(),
                 hint="use 'async for piece in s.text_async_iter()'",
             )
         return drive(self._walk(var))
@@ -213,6 +224,15 @@ class ProgramState:
         except Exception as error:
             return error
         return None
+
+    def cancel(self) -> None:
+        """End the whole run: its requests are aborted at once. Does not wait.
+
+        From then on reads raise Aborted, but for the variables that are there already; the body
+        ends at its next read of anything else. For `run` with ``stream=True``; does nothing when
+        the run is finished.
+        """
+        self._branch.run.cancel()
 
     # -- branches --------------------------------------------------------------------------------
 
@@ -284,14 +304,15 @@ class ProgramState:
         variables = self._branch.variables
         if name not in variables:
             self._raise_failure()
-            known = ", ".join(map(repr, variables)) or "none"
-            raise KeyError(f"no variable {name!r}; variables so far: {known}")
+            raise unknown(name, variables)
         return variables[name]
 
     def _call(self, name: str) -> Call:
         variable = self._settled(name, f"aget({name!r})")
         if not isinstance(variable, Call):
-            raise InvalidRequest(f"variable {name!r} does not come from a single generation")
+            raise InvalidRequest(
+                f"variable {name!r} does not come from a single generation", where=program_line()
+            )
         return variable
 
     def _check(self) -> None:
@@ -302,14 +323,12 @@ class ProgramState:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        run = self._branch.run
-        if run.finished and run.failure is not None:
-            raise run.failure
+        failure = self._branch.run.ended_by()
+        if failure is not None:
+            raise failure
 
-
-def _expr(value: Any) -> Expr:
-    try:
-        return as_expr(value)
-    except StolonError as error:
-        error.where = error.where or program_line()
-        raise
+    def _append_hint(self) -> str:
+        return (
+            f"to run another program inside this one, call it with the state: {self.program}"
+            "(s, ...); to append what a separate run said, use its text() or a variable of it"
+        )

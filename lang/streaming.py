@@ -11,7 +11,7 @@ from stolon.lang.calls import Borrowed, Call, Item, Known
 from stolon.lang.meta import logprob_fields
 from stolon.lang.run import ProgramRun
 from stolon.lang.runtime_loop import wait_for
-from stolon.lang.variables import resolve, waits_for
+from stolon.lang.variables import resolve, unknown, waits_for
 from stolon.lang.waiting import for_calls, for_name, reporting
 
 Piece = tuple[str, dict[str, Any]]
@@ -42,7 +42,7 @@ def walk_variable(branch: Branch, name: str, *, outside: bool) -> Walk:
     run = branch.run
     yield from for_name(branch, name, outside=outside)
     if name not in branch.variables:
-        raise run.failure or KeyError(name)
+        raise run.ended_by() or unknown(name, branch.variables)
     variable = branch.variables[name]
     if isinstance(variable, Call):
         yield from _walk_call(run, variable)
@@ -59,15 +59,16 @@ def walk_text(branch: Branch, *, outside: bool) -> Walk:
     position = 0
     while True:
         waiter = run.changed.waiter()
-        finished = run.finished or not outside
+        finished = run.over or not outside
         while position < len(branch.items):
             yield from _walk_item(run, branch.items[position])
             position += 1
         if finished:
             break
         yield waiter
-    if run.failure is not None:
-        raise run.failure
+    failure = run.ended_by()
+    if failure is not None:
+        raise failure
 
 
 def _walk_item(run: ProgramRun, item: Item) -> Walk:

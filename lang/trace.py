@@ -93,6 +93,9 @@ class Trace:
             {call.path[:depth] for call in self.calls for depth in range(len(call.path) + 1)}
         )
 
+    def _append_hint(self) -> str:
+        return "append str(trace) to let the model read it"
+
     def __str__(self) -> str:
         lines = [
             f"{self.program}  {_count(len(self.calls), 'call')}, "

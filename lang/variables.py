@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stolon.errors import InvalidRequest
+from stolon.errors import InvalidRequest, UnknownVariable
 from stolon.lang.calls import Call, Item, calls_of, item_text
+from stolon.lang.location import program_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,17 @@ class OpenScope:
     start: int
 
 
+def unknown(name: str, known: Iterable[str]) -> UnknownVariable:
+    """The error for reading a variable that is not there, at the line that reads it."""
+    names = ", ".join(map(repr, known))
+    return UnknownVariable(
+        f"no variable {name!r}; variables so far: {names or 'none'}",
+        where=program_line(),
+        hint='a variable begins with s += sl.gen("name") or s["name"] = value; '
+        '"name" in s asks for one',
+    )
+
+
 def waits_for(variable: Any) -> Iterator[Call]:
     """The calls that reading a variable needs."""
     if isinstance(variable, Call):
@@ -53,6 +65,7 @@ def resolve(variable: Any, *, typed: bool = False) -> Any:
         return [resolve(value, typed=typed) for value in variable.values]
     if isinstance(variable, OpenScope):
         raise InvalidRequest(
-            f"variable {variable.name!r} can't be read before its var_scope is closed"
+            f"variable {variable.name!r} can't be read before its var_scope is closed",
+            where=program_line(),
         )
     return variable

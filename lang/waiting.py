@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from stolon.errors import InvalidRequest, StolonError
 from stolon.lang.branch import Branch
 from stolon.lang.calls import Call
+from stolon.lang.location import program_line
 from stolon.lang.run import ProgramRun
 from stolon.lang.runtime_loop import wait_for
 
@@ -32,18 +33,18 @@ def for_calls(run: ProgramRun, calls: Iterable[Call]) -> Waits:
 def for_name(branch: Branch, name: str, *, outside: bool) -> Waits:
     """Until a variable is set, for an observer outside the program. Not until it has a value."""
     run = branch.run
-    while outside and name not in branch.variables and not run.finished:
+    while outside and name not in branch.variables and not run.over:
         waiter = run.changed.waiter()
-        if name not in branch.variables and not run.finished:
+        if name not in branch.variables and not run.over:
             yield waiter
 
 
 def for_everything(branch: Branch, *, outside: bool) -> Waits:
     """Until all text of the branch is there; for an observer outside, that of the whole program."""
     run = branch.run
-    while outside and not run.finished:
+    while outside and not run.over:
         waiter = run.changed.waiter()
-        if not run.finished:
+        if not run.over:
             yield waiter
     yield from for_calls(run, branch.calls())
 
@@ -54,6 +55,7 @@ def block(run: ProgramRun, waits: Waits, *, what: str, instead: str) -> None:
         if run.must_await():
             raise InvalidRequest(
                 f"{what} would block the event loop of this program",
+                where=program_line(),
                 hint=f"in an async program use 'await s.{instead}' first",
             )
         future.result()

@@ -29,6 +29,9 @@ from stolon.srt.protocol import (
 from stolon.srt.stop_regex import StopRegex
 from stolon.srt.tokenizer import Tokenizer
 
+CONTEXT_HINT = (
+    "shorten it; the limit is the smallest of context_length, kv_tokens and the model's own context"
+)
 SHARED_TOKENS = 16
 """A sibling is held back if waiting saves at least this many tokens of prefill."""
 
@@ -120,7 +123,7 @@ class Admission:
             raise ContextLengthExceeded(
                 f"the prompt has {known} tokens; this engine's context is {self._context_length}",
                 param="prompt",
-                hint="shorten the prompt or start the engine with a longer context_length",
+                hint=CONTEXT_HINT,
             )
         prompt = np.array(first.ids, np.int64)
         return Job(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from dataclasses import dataclass
 
 import torch
 
 from stolon.constrained import GrammarCompiler, Vocabulary
-from stolon.errors import ModelFileError
+from stolon.errors import InvalidRequest, ModelFileError
 from stolon.kernels import Ops
 from stolon.radix import KVCache, PrefixTree, SlotPool
 from stolon.srt.admission import Admission
@@ -52,8 +53,14 @@ def load_runner(
 ) -> ModelRunner:
     """Load the weights and reserve the cache; see Engine for the options."""
     config = source.config
-    context = min(context_length or config.context_length, config.context_length)
+    context = context_length or config.context_length
+    if context > config.context_length:
+        raise InvalidRequest(
+            f"context_length {context} is longer than the model's own {config.context_length}",
+            param="context_length",
+        )
     slots = kv_tokens or _default_slots(config, context, ops.dtype)
+    _check_memory(slots, config, ops.dtype)
     runner = ModelRunner(
         source,
         ops,
@@ -112,6 +119,20 @@ def _default_slots(config: ModelConfig, context: int, dtype: torch.dtype) -> int
         config.num_layers, config.num_kv_heads, config.head_dim, dtype
     )
     return max(min(2 * context, DEFAULT_KV_BYTES // per_token), context // 8, 1)
+
+
+def _check_memory(slots: int, config: ModelConfig, dtype: torch.dtype) -> None:
+    """Pages of the cache are only taken when they are first written: too large must be said now."""
+    needed = slots * KVCache.bytes_per_token(
+        config.num_layers, config.num_kv_heads, config.head_dim, dtype
+    )
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > present:
+        raise InvalidRequest(
+            f"a KV cache of {slots} tokens takes {needed / 2**30:.1f} GiB; this machine has "
+            f"{present / 2**30:.1f} GiB",
+            param="kv_tokens",
+        )
 
 
 def _return_freed_memory() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -30,6 +31,10 @@ from stolon.srt.weights import WeightSource
 
 MAX_QUEUE = 16_384
 """Requests that may wait; more are refused with Overloaded."""
+MAX_UNDER_WAY = 1_024
+"""Prompts of one `generate` call that are queued at a time; the others follow as these finish."""
+MAX_RUNNING = 4_096
+"""Upper bound of the option max_running; each running sequence has a row of `context_length` slot numbers."""
 
 
 class Engine:
@@ -61,15 +66,21 @@ class Engine:
         step_tokens: int | None = None,
         threads: int | None = None,
     ) -> None:
-        for name, value in (
-            ("kv_tokens", kv_tokens),
-            ("context_length", context_length),
-            ("max_running", max_running),
-            ("step_tokens", step_tokens),
-            ("threads", threads),
+        if not isinstance(model, str | Path):
+            raise InvalidRequest(
+                f"model must be a name or a path, not {type(model).__name__}", param="model"
+            )
+        for name, value, most in (
+            ("kv_tokens", kv_tokens, 2**40),
+            ("context_length", context_length, 2**31),
+            ("max_running", max_running, MAX_RUNNING),
+            ("step_tokens", step_tokens, 2**20),
+            ("threads", threads, 1024),
         ):
-            if value is not None and value < 1:
-                raise InvalidRequest(f"{name} must be at least 1, not {value}", param=name)
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
+                raise InvalidRequest(
+                    f"{name} must be an integer between 1 and {most}, not {value!r}", param=name
+                )
         kernels = {"auto": "torch_cpu", "bfloat16": "torch_cpu", "float32": "reference"}.get(dtype)
         if kernels is None:
             raise InvalidRequest(
@@ -294,12 +305,16 @@ class Engine:
             StolonError: of the first prompt that fails.
         """
         requests, several = _requests(prompt, input_ids, options)
-        collectors = [self._collect(request) for request in requests]
+        waiting: deque[Collector] = deque()
+        answers: list[list[Output]] = []
         try:
-            answers = [collector.future.result() for collector in collectors]
-        except BaseException:
             for request in requests:
-                self.abort(request.rid)
+                if len(waiting) == MAX_UNDER_WAY:
+                    answers.append(waiting.popleft().future.result())
+                waiting.append(self._collect(request))
+            answers += [collector.future.result() for collector in waiting]
+        except BaseException:
+            self._abort_all(requests)
             raise
         return _shape(answers, several=several, lists=options.get("n", 1) > 1)
 
@@ -312,14 +327,23 @@ class Engine:
     ) -> Any:
         """`generate` for asyncio. Cancelling it frees the work at once."""
         requests, several = _requests(prompt, input_ids, options)
-        collectors = [self._collect(request) for request in requests]
+        waiting: deque[Collector] = deque()
+        answers: list[list[Output]] = []
         try:
-            answers = [await asyncio.wrap_future(each.future) for each in collectors]
-        except BaseException:
             for request in requests:
-                self.abort(request.rid)
+                if len(waiting) == MAX_UNDER_WAY:
+                    answers.append(await asyncio.wrap_future(waiting.popleft().future))
+                waiting.append(self._collect(request))
+            for collector in waiting:
+                answers.append(await asyncio.wrap_future(collector.future))
+        except BaseException:
+            self._abort_all(requests)
             raise
         return _shape(answers, several=several, lists=options.get("n", 1) > 1)
+
+    def _abort_all(self, requests: list[Request]) -> None:
+        for request in requests:
+            self.abort(request.rid)
 
     def _collect(self, request: Request) -> Collector:
         collector = Collector(request.n, weights_version=self.info.weights_version)
@@ -338,13 +362,15 @@ def _requests(
     options: GenerateOptions,
 ) -> tuple[list[Request], bool]:
     """One request a prompt, and whether there are several prompts."""
-    if prompt is not None and not isinstance(prompt, str):
+    if isinstance(prompt, list | tuple):
         if input_ids is not None:
             raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
         return [build_request(text, None, options) for text in prompt], True
-    if input_ids is not None and any(not hasattr(ids, "__index__") for ids in input_ids):
-        return [build_request(prompt, list(ids), options) for ids in input_ids], True  # type: ignore[arg-type]
-    return [build_request(prompt, input_ids, options)], False  # type: ignore[arg-type]
+    if prompt is None and isinstance(input_ids, list | tuple):
+        nested = [ids for ids in input_ids if not hasattr(ids, "__index__")]
+        if nested and len(nested) == len(input_ids):
+            return [build_request(None, ids, options) for ids in nested], True
+    return [build_request(prompt, input_ids, options)], False
 
 
 def _shape(

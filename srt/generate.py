@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from operator import index
 from typing import Any, TypedDict
 from uuid import uuid4
 
@@ -93,9 +94,7 @@ class GenerateOptions(TypedDict, total=False):
     salt: str
 
 
-def build_request(
-    prompt: str | None, input_ids: Sequence[int] | None, options: GenerateOptions
-) -> Request:
+def build_request(prompt: object, input_ids: object, options: GenerateOptions) -> Request:
     """One request for one prompt. Raises InvalidRequest for unknown or contradictory options."""
     unknown = set(options) - set(GenerateOptions.__annotations__)
     if unknown:
@@ -106,9 +105,17 @@ def build_request(
         )
     if (prompt is None) == (input_ids is None):
         raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
-    known: Segment = (
-        Text(prompt) if prompt is not None else Tokens([int(i) for i in input_ids or ()])
-    )
+    known: Segment
+    if prompt is None:
+        known = Tokens(_token_ids(input_ids))
+    elif isinstance(prompt, str):
+        known = Text(prompt)
+    else:
+        raise InvalidRequest(
+            f"a prompt must be text, not {type(prompt).__name__}",
+            param="prompt",
+            hint="give token ids as input_ids",
+        )
     want_prompt = options.get("prompt_logprobs")
     gen = Gen(sampling=_sampling(options), grammar=_grammar(options), logprobs=_logprobs(options))
     return Request(
@@ -118,6 +125,15 @@ def build_request(
         salt=options.get("salt", ""),
         prompt_logprobs=None if want_prompt is None else PromptLogprobs(start=want_prompt),
     )
+
+
+def _token_ids(input_ids: object) -> list[int]:
+    try:
+        return [index(token) for token in input_ids]  # type: ignore[attr-defined]
+    except TypeError:
+        raise InvalidRequest(
+            "input_ids must be a list of token ids, or a list of such lists", param="input_ids"
+        ) from None
 
 
 def _sampling(options: GenerateOptions) -> Sampling:

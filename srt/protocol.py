@@ -80,8 +80,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         try:
             msgspec.convert(msgspec.to_builtins(self), Sampling)
         except (msgspec.ValidationError, TypeError) as error:
-            field = re.search(r"\$\.(\w+)", str(error))
-            raise InvalidRequest(str(error), param=field[1] if field else None) from error
+            raise _wrong_type(str(error)) from error
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is None:
@@ -90,7 +89,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise InvalidRequest(f"{name} must be a finite number, not {value}", param=name)
             if not low <= value <= high:
                 raise InvalidRequest(
-                    f"{name} must be between {low:g} and {high:g}, not {value:g}", param=name
+                    f"{name} must be between {low} and {high}, not {value}", param=name
                 )
         if self.top_p <= 0:
             raise InvalidRequest("top_p must be above 0", param="top_p")
@@ -127,6 +126,15 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for bias in self.logit_bias.values():
             if not math.isfinite(bias):
                 raise InvalidRequest("logit_bias values must be finite", param="logit_bias")
+
+
+def _wrong_type(message: str) -> InvalidRequest:
+    """What msgspec says about a value of a wrong type, with the field in front."""
+    field = re.search(r"\$\.(\w+)", message)
+    types = re.match(r"Expected `(.+?)`, got `(.+?)`", message)
+    if field is None or types is None:
+        return InvalidRequest(message)
+    return InvalidRequest(f"{field[1]} must be {types[1]}, not {types[2]}", param=field[1])
 
 
 _BIG = 2**31 - 1

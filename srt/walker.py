@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stolon.errors import ContextLengthExceeded, InternalError, StolonError
-from stolon.srt.admission import Job
+from stolon.srt.admission import CONTEXT_HINT, Job
 from stolon.srt.batching import Plan, Run
 from stolon.srt.client import EngineStats
 from stolon.srt.generating import Generator
@@ -198,6 +198,7 @@ class Walker:
                 f"the sequence needs {len(seq.tokens) + longest} tokens; this engine's context is "
                 f"{self._context_length}",
                 param="prompt",
+                hint=CONTEXT_HINT,
             )
         gen = seq.at_gen
         if gen is not None:

@@ -6,7 +6,8 @@
     ├── InvalidRequest              the caller's request can't be served as it is written
     │   ├── ContextLengthExceeded   the prompt alone is longer than the model's context
     │   ├── GrammarError            a regex, schema or grammar is refused; `pointer` says where
-    │   └── TemplateError           a chat template can't be parsed or raises
+    │   ├── TemplateError           a chat template can't be parsed or raises
+    │   └── UnknownVariable         a program has no such variable; also a KeyError
     ├── ModelError                  a model can't be had or used
     │   ├── ModelNotFound           no such name, path or id
     │   ├── DownloadError           the package index or hub could not deliver, or the checksum is wrong
@@ -24,7 +25,7 @@ This module imports nothing from the package, so that every folder may use it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "Aborted",
@@ -42,6 +43,7 @@ __all__ = [
     "ProgramError",
     "StolonError",
     "TemplateError",
+    "UnknownVariable",
     "UnsupportedModel",
     "error_from_code",
 ]
@@ -58,6 +60,8 @@ class StolonError(Exception):
         where: the place at fault: a file and offset, a JSON pointer, a line of a program.
         hint: what to do about it.
         segment: index of the segment of an engine request that it is about, if it is about one.
+        state: the `ProgramState` of the run that it ended, where finished variables can be read; None
+            for an error that ended none.
     """
 
     code: ClassVar[str] = "stolon_error"
@@ -77,6 +81,7 @@ class StolonError(Exception):
         self.where = where
         self.hint = hint
         self.segment: int | None = None
+        self.state: Any = None
 
     def __str__(self) -> str:
         text = self.message
@@ -85,6 +90,11 @@ class StolonError(Exception):
         if self.hint:
             text += f" ({self.hint})"
         return text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A state is bound to its process: what is pickled is the error alone.
+        fields = {name: value for name, value in vars(self).items() if name != "state"}
+        return type(self), self.args, fields | {"state": None}
 
 
 class InvalidRequest(StolonError):
@@ -110,6 +120,12 @@ class TemplateError(InvalidRequest):
     """A chat template can't be parsed, raises, or exceeds its budget."""
 
     code = "invalid_template"
+
+
+class UnknownVariable(InvalidRequest, KeyError):
+    """A program has no variable of that name. Also a KeyError, as of any other mapping."""
+
+    code = "unknown_variable"
 
 
 class ModelError(StolonError):

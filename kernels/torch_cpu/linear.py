@@ -51,6 +51,15 @@ class Packed:
     few: FourBit | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PackedGated:
+    """The two weights of a gated layer, and for few rows the codes of both, one after the other."""
+
+    gate: Packed
+    up: Packed
+    few: FourBit | None
+
+
 class OneDnnLinears:
     """bfloat16 weights in oneDNN's blocked layout; additions are fused behind the product."""
 
@@ -87,11 +96,28 @@ class OneDnnLinears:
         lost = self._linear_binary(x, rounded.neg(), packed.weight, packed.bias, "add")
         return rounded.float().add_(lost)
 
-    def pack_gated(self, gate: Tensor, up: Tensor) -> Packed:
-        return self.pack(torch.cat((gate, up)), None)
+    def pack_gated(self, gate: Tensor, up: Tensor) -> PackedGated:
+        few = four_bit(torch.cat((gate, up)))
+        packed_gate, packed_up = (
+            Packed(self._pack(half.to(self.dtype).contiguous(), PACKED_ROWS), None)
+            for half in (gate, up)
+        )
+        return PackedGated(packed_gate, packed_up, few)
 
-    def gated_linear(self, x: Tensor, packed: Packed, activation: Activation) -> Tensor:
-        return gate_halves(self.linear(x, packed), activation)
+    def gated_linear(self, x: Tensor, packed: PackedGated, activation: Activation) -> Tensor:
+        if packed.few is not None and x.shape[0] <= FEW_ROWS:
+            return gate_halves(packed.few.product(x), activation)
+        # The activation and the product with it are done by the two matrix kernels as they finish.
+        name, algorithm = _ACTIVATIONS[activation]
+        gate = self._linear(x, packed.gate.weight, None, name, [], algorithm)
+        out: Tensor = self._linear_binary(x, gate, packed.up.weight, None, "mul")
+        return out
+
+
+_ACTIVATIONS: dict[Activation, tuple[str, str]] = {
+    "silu": ("swish", ""),
+    "gelu_tanh": ("gelu", "tanh"),
+}
 
 
 class PlainLinears:

@@ -56,7 +56,7 @@ class TorchCpuOps:
         weight, twice = packed.weight, packed.twice
         if twice is None:
             return F.rms_norm(x, weight.shape[1:], None, eps).mul_(weight)
-        if x.shape[0] > 1:
+        if x.shape[0] > 64:
             return F.rms_norm(x, weight.shape, weight, eps)
         # (x, -x) has mean 0 and the mean square of x, so its layer norm begins with the RMSNorm of x.
         # That is one fused kernel, where RMSNorm is put together from six calls.

@@ -54,6 +54,8 @@ def resolve(
     """
     cache = cache_dir or default_cache_dir()
     name = str(name_or_path)
+    if not name:
+        raise _not_found(name)
     if isinstance(name_or_path, str):
         entry = CATALOG.get(name)
         if entry is not None:

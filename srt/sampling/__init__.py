@@ -2,7 +2,7 @@
 
 from .logprobs import token_logprobs
 from .params import Sampled, SamplerRow, TokenMask
-from .rng import derive_seed, uniform
+from .rng import derive_seed, draw_key, token_uniforms
 from .sampler import sample
 
 __all__ = [
@@ -10,7 +10,8 @@ __all__ = [
     "SamplerRow",
     "TokenMask",
     "derive_seed",
+    "draw_key",
     "sample",
     "token_logprobs",
-    "uniform",
+    "token_uniforms",
 ]

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from stolon.srt.protocol import Sampling
 
 from .params import Floats, Ids
+from .rng import token_uniforms
 
 _BLOCK = 128
+# Share of the largest weight from which a token counts as likely to win the draw.
+_HEAVY = 0.02
 # Depths of the cut below the maximum, in nats.
 _DEPTHS = (4.0, 8.0, 16.0, 32.0)
 # The last is the smallest positive float32: everything that has weight at all.
@@ -106,17 +109,32 @@ def candidates(logits: Floats, top: float, sampling: Sampling) -> Candidates:
     return Candidates(index, weights, float(weights.sum(dtype=np.float64)))
 
 
-def draw(weights: Weights, u: float) -> int:
-    """Inverse CDF: where the cumulative weight first exceeds ``u * total``, for u in [0, 1)."""
-    ends = np.cumsum(block_sums(weights))
-    target = u * ends[-1]
-    # Rounding may lift the target to the total itself; the last place with weight is meant then.
-    block = min(int(ends.searchsorted(target, "right")), int(ends.searchsorted(ends[-1], "left")))
-    before = ends[block - 1] if block else 0.0
-    part = weights[block * _BLOCK : (block + 1) * _BLOCK]
-    inside = before + np.cumsum(part, dtype=np.float64)
-    place = min(int(inside.searchsorted(target, "right")), int(np.flatnonzero(part)[-1]))
-    return block * _BLOCK + place
+def draw(weights: Weights, tokens: Ids | None, key: tuple[int, int]) -> int:
+    """The place that wins an exponential race: the largest weight / E, with E ~ Exp(1) by token id.
+
+    This is the Gumbel-max trick (Maddison et al., arXiv 1411.0030): the place is drawn in proportion to
+    its weight. Since every token's number depends on its id alone, a rounding error in the weights only
+    matters between two tokens that nearly tie, and a token that a filter removes changes nothing unless
+    it had won. An inverse CDF would shift all tokens after the first one that differs.
+
+    Args:
+        weights: unnormalised, the largest about 1.
+        tokens: id of each place; None when a place is its id.
+        key: of `rng.draw_key`.
+    """
+    ids = np.arange(len(weights), dtype=np.uint32) if tokens is None else tokens.astype(np.uint32)
+    numbers = token_uniforms(key, ids)
+    heavy = np.flatnonzero(weights > _HEAVY * weights.max())
+    bound = float(_scores(weights[heavy], numbers[heavy]).max())
+    # E = -log(1 - v) >= v, so a place with v >= weight / bound has lost already. The factor covers the
+    # rounding of this comparison.
+    alive = np.flatnonzero(numbers * np.float32(bound * (1 - 1e-6)) <= weights)
+    return int(alive[_scores(weights[alive], numbers[alive]).argmax()])
+
+
+def _scores(weights: Weights, numbers: NDArray[np.float32]) -> NDArray[np.float64]:
+    scores: NDArray[np.float64] = weights / -np.log1p(-numbers.astype(np.float64))
+    return scores
 
 
 def _weights_at(logits: Floats, index: Ids, top: float, inverse: float) -> NDArray[np.float64]:

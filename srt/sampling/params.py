@@ -42,7 +42,7 @@ class SamplerRow:
     Attributes:
         sampling: the parameters; max_tokens, min_tokens, stops and its seed are the caller's
             business.
-        seed, sample, position: what the draw is keyed by (see `rng.uniform`).
+        seed, sample, position: what the draw is keyed by (see `rng.draw_key`).
         logprobs: what to report; None reports nothing.
         mask: the grammar's; None allows everything.
         banned: ids that may not come now: end and stop tokens until min_tokens. If the grammar

@@ -3,12 +3,15 @@
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) is a keyed
 bijection of a counter. The seed is its key; position and sample are its counter. So the draw for a
 token needs no generator that was advanced before it: batching, retraction, resuming and speculation
-can't shift it.
+can't shift it. Within a draw every token of the vocabulary has a number of its own (see `filters.draw`).
 """
 
 from __future__ import annotations
 
 import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
 
 _MASK32 = 0xFFFFFFFF
 _MASK64 = 0xFFFFFFFFFFFFFFFF
@@ -30,8 +33,8 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, sample: int, position: int) -> float:
-    """A number in [0, 1), a multiple of 2**-53.
+def draw_key(seed: int, sample: int, position: int) -> tuple[int, int]:
+    """The two 32-bit words that key the draw of one token.
 
     Args:
         seed: its low 64 bits count.
@@ -39,11 +42,33 @@ def uniform(seed: int, sample: int, position: int) -> float:
         position: index of the token in its sequence; low 64 bits count.
     """
     seed, sample, position = seed & _MASK64, sample & _MASK64, position & _MASK64
-    high, low, _, _ = philox(
+    first, second, _, _ = philox(
         (position & _MASK32, position >> 32, sample & _MASK32, sample >> 32),
         (seed & _MASK32, seed >> 32),
     )
-    return ((high << 32 | low) >> 11) * 2.0**-53
+    return first, second
+
+
+def token_uniforms(key: tuple[int, int], tokens: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """A number in (0, 1) for each token id, a function of the key and that id alone.
+
+    The finaliser of MurmurHash3 over the id and both words of the key; a few vector operations over
+    the whole vocabulary. Small numbers keep their relative precision.
+    """
+    hashed = tokens * np.uint32(0x9E3779B1)
+    hashed += np.uint32(key[0])
+    hashed ^= hashed >> np.uint32(16)
+    hashed *= np.uint32(0x85EBCA6B)
+    hashed += np.uint32(key[1])
+    hashed ^= hashed >> np.uint32(13)
+    hashed *= np.uint32(0xC2B2AE35)
+    hashed ^= hashed >> np.uint32(16)
+    numbers = hashed.astype(np.float32)
+    numbers += np.float32(0.5)
+    numbers *= np.float32(2.0**-32)
+    # 2**32 - 1 rounds up to 2**32 in float32.
+    np.minimum(numbers, np.float32(1 - 2.0**-24), out=numbers)
+    return numbers
 
 
 def derive_seed(*parts: int | str) -> int:

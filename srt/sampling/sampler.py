@@ -6,7 +6,7 @@ The order of processing, per row::
       -> repetition penalty -> frequency, presence penalty -> logit bias     penalties.adjust
       -> mask of the grammar, bans until min_tokens                          penalties.restrict
       -> temperature -> top-k -> top-p -> min-p                              filters.candidates
-      -> inverse CDF at uniform(seed, sample, position), ids ascending       filters.draw
+      -> exponential race, a number for each (seed, sample, position, token)  filters.draw
 
 Temperature 0 takes the best token after the mask, the lowest id among equals.
 
@@ -28,7 +28,7 @@ from .filters import Candidates, candidates, draw
 from .logprobs import from_candidates, from_logits, require_finite, to_rows
 from .params import Floats, Ids, Sampled, SamplerRow
 from .penalties import adjust, restrict
-from .rng import uniform
+from .rng import draw_key
 
 # Colder than this is greedy: any other token's weight would underflow anyhow.
 GREEDY_BELOW = 1e-5
@@ -78,12 +78,17 @@ def _sample_row(raw: Floats, row: SamplerRow) -> Sampled:
         top = float(logits.max())
         require_finite(top)
         found = candidates(logits, top, sampling)
-        drawn = draw(found.weights, uniform(row.seed, row.sample, row.position))
+        tokens = ids if found.index is None else _ids_at(ids, found.index)
+        drawn = draw(found.weights, tokens, draw_key(row.seed, row.sample, row.position))
         place = drawn if found.index is None else int(found.index[drawn])
     token = place if ids is None else int(ids[place])
     if row.logprobs is None:
         return Sampled(token)
     return Sampled(token, _report(raw, token, row.logprobs, found, place, ids, logits, sampling))
+
+
+def _ids_at(ids: Ids | None, places: Ids) -> Ids:
+    return places if ids is None else ids[places]
 
 
 def _report(

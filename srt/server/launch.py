@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import signal
@@ -50,13 +51,13 @@ def serve(
     """Serve `model` over HTTP until SIGINT or SIGTERM; then drain and return.
 
     Port 0 picks a free one. `served_name` is the model's name for clients.
-    Raises InvalidRequest for a bind that other machines reach without a key, OSError if the port is
-    taken, and the engine's own error if the model can't be loaded.
+    Raises InvalidRequest for a bind that other machines reach without a key, or for an address that
+    can't be had, and the engine's own error if the model can't be loaded.
     """
     limits = limits or ServerLimits()
-    check_bind(host, api_key=api_key, insecure=insecure)
-    listener = open_listener(host, port)
+    listener = open_listener(host, port)  # bound only: nobody can connect yet
     try:
+        check_bind(host, api_key=api_key, insecure=insecure)
         client = launch(
             EngineOptions(
                 model=model,
@@ -79,7 +80,13 @@ def serve(
             address = listener.getsockname()
             shown = f"[{host}]" if ":" in host else host
             banner = f"stolon: serving {name} at http://{shown}:{address[1]}/v1  (Ctrl-C to stop)"
-            run_server(app, listener, banner=banner)
+            try:
+                run_server(app, listener, banner=banner)
+            except OSError as error:
+                # Another server that was bound to the same address listens by now.
+                if error.errno == errno.EADDRINUSE:
+                    raise _no_listener(host, port, error) from error
+                raise
         finally:
             client.close()
     finally:
@@ -121,18 +128,46 @@ def allowed_hosts(host: str) -> frozenset[str] | None:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A bound TCP socket. Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
+    """A bound TCP socket. Raises InvalidRequest for an address that can't be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, ValueError) as error:  # ValueError: not a name at all
+        raise InvalidRequest(
+            f"{host!r} is no name or address of this machine",
+            param="host",
+            hint="choose another with --host",
+        ) from error
+    try:
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _no_listener(host, port, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _no_listener(host, port, error) from error
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+def _no_listener(host: str, port: int, error: OSError) -> InvalidRequest:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return InvalidRequest(f"{where} is in use", param="port", hint="choose another with --port")
+    if error.errno == errno.EACCES:
+        return InvalidRequest(
+            f"{where} is reserved for the system", param="port", hint="choose another with --port"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return InvalidRequest(
+            f"{host} is no address of this machine", param="host", hint="choose another with --host"
+        )
+    return InvalidRequest(f"{where} can't be had: {error.strerror or error}", param="host")
 
 
 def run_server(app: FastAPI, listener: socket.socket, *, banner: str | None = None) -> None:

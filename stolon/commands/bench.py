@@ -35,8 +35,13 @@ def run(args: argparse.Namespace) -> int:
 
     from stolon.benchmarks import Plan, judge, measure, table
     from stolon.benchmarks.measure import usable_cores
+    from stolon.errors import InvalidRequest
     from stolon.srt.loaders import resolve
 
+    for option, out in (("--json", args.json), ("--plot", args.plot)):
+        # Before minutes of measuring, not after them.
+        if out is not None and not Path(out).parent.is_dir():
+            raise InvalidRequest(f"{option}: {Path(out).parent} is not a folder")
     make = Plan.quick if args.quick else Plan
     plan = make(
         model=resolve(args.model),
@@ -48,13 +53,19 @@ def run(args: argparse.Namespace) -> int:
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     print(table(results))
+    verdicts = judge(results)
+    unmeasured = [verdict.target for verdict in verdicts if verdict.found is None]
+    if unmeasured and args.peer is None:
+        # Every other target is measured in every run.
+        names = ", ".join(target.name for target in unmeasured)
+        print(f"\nnot measured: {names}; they compare with a peer (--peer llama.cpp)")
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     if args.plot:
         from stolon.benchmarks.plot import plot
 
         plot(results, Path(args.plot))
-    missed = [verdict for verdict in judge(results) if verdict.word == "FAIL"]
+    missed = [verdict for verdict in verdicts if verdict.word == "FAIL"]
     return 1 if args.check and missed else 0
 
 

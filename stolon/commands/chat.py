@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import stolon
-    from stolon.errors import StolonError
+    from stolon.errors import ContextLengthExceeded
     from stolon.srt.protocol import Sampling
 
     with stolon.Engine(
@@ -48,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
         )
         sampling.validate(engine.info.vocab_size)
+        for stream in (sys.stdin, sys.stdout):
+            if isinstance(stream, io.TextIOWrapper):
+                # One byte that is not text, or one character that the terminal lacks, ends nothing.
+                stream.reconfigure(errors="replace")
         talk = Conversation(engine, system=args.system)
         if sys.stdin.isatty():
             print(f"{engine.info.name}, {engine.info.context_length} tokens. {_COMMANDS}")
@@ -65,11 +70,18 @@ def run(args: argparse.Namespace) -> int:
                 continue
             try:
                 talk.answer(line, sampling)
-            except StolonError as error:
-                if error.code == "context_length_exceeded":
-                    print(f"stolon: {error.message}; /reset begins anew", file=sys.stderr)
-                else:
-                    raise
+            except ContextLengthExceeded as error:
+                if not talk.tokens:
+                    _say(error.message)
+                    continue
+                _say(
+                    f"no room for this message: {len(talk.tokens)} of the context's "
+                    f"{engine.info.context_length} tokens are used; /reset frees them"
+                )
+
+
+def _say(text: str) -> None:
+    print(f"stolon: {text}", file=sys.stderr, flush=True)
 
 
 def _command(line: str, engine: EngineClient, talk: Conversation) -> Conversation:
@@ -141,6 +153,9 @@ class Conversation:
                 self._suffix = suffix
                 break
         print(" [stopped]" if stopped else "")
+        size = self._engine.info.context_length
+        if len(self.tokens) >= size:
+            _say(f"the context of {size} tokens is full, the answer ends here; /reset frees it")
 
     def _prompt(self, text: str) -> tuple[list[Segment], list[dict[str, str]], str]:
         """All up to the answer, the messages it stands for, and what will follow the answer."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stolon.commands.options import add_model, seed
-from stolon.errors import InvalidRequest
+from stolon.commands.user_traceback import user_traceback
+from stolon.errors import InvalidRequest, StolonError
 
 if TYPE_CHECKING:
     from stolon.lang import Function
@@ -28,6 +29,13 @@ _DEFINITIONS = (
     ast.Assign,
     ast.AnnAssign,
 )
+
+# What the values of --arg look like, by the type that the parameter has.
+_EXAMPLES = {
+    "int": "give a whole number, as 12",
+    "float": "give a number, as 0.5",
+    "bool": "give true or false",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +90,14 @@ def run(args: argparse.Namespace) -> int:
             names = runpy.run_path(args.file, init_globals={"sl": stolon}, run_name="__main__")
             if not does_something:
                 _run_function(_only_function(names, args.file), args)
+        except (StolonError, BrokenPipeError):
+            raise
+        except Exception as error:
+            if args.debug:
+                raise
+            sys.stdout.flush()
+            print(user_traceback(error), end="", file=sys.stderr)
+            return 1
         finally:
             sys.argv, sys.path[:] = before
     finally:
@@ -167,7 +183,9 @@ def _convert(name: str, text: str, annotation: Any) -> Any:
         if kind == "bool":
             return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
     except (ValueError, KeyError):
-        raise InvalidRequest(f"--arg {name}: {text!r} is not {kind}", param=name) from None
+        raise InvalidRequest(
+            f"--arg {name}: {text!r} is not {kind}", param=name, hint=_EXAMPLES[kind]
+        ) from None
     if annotation is inspect.Parameter.empty or kind == "str":
         return text
     raise InvalidRequest(

@@ -67,7 +67,13 @@ def _api_key(args: argparse.Namespace) -> str | None:
         return key
     if args.api_key is not None:
         raise InvalidRequest("give one of --api-key and --api-key-file", param="api_key")
-    return Path(args.api_key_file).read_text(encoding="utf-8").strip()
+    try:
+        return Path(args.api_key_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidRequest(
+            f"--api-key-file {args.api_key_file} can't be read: {reason}", param="api_key_file"
+        ) from error
 
 
 def _port(text: str) -> int:

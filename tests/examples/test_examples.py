@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -160,6 +161,87 @@ def test_rollouts_are_reproducible(tmp_path):
         advantages = [line["advantage"] for line in lines if line["group"] == group]
         assert abs(sum(advantages)) < 1e-6
     assert re.search(r"mean reward \d\.\d{3}, best of 4: \d\.\d{3}", out)
+
+
+def refused(name: str, *args: object) -> str:
+    """The one line on stderr of an example that must end with 2 before it loads a model."""
+    with start(name, *args) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, ""), err
+    assert err.count("\n") == 1, err
+    assert err.startswith(f"{name.removesuffix('.py')}: error: ")
+    return err
+
+
+NO_MODEL = ("--model", "no-such-model")
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"docu', b'{"document":"b\xc3'])
+def test_extract_resumes_from_any_cut(tmp_path, tail):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("Aiko, 28.")
+    out = tmp_path / "o.jsonl"
+    whole = '{"document":"a.txt","note":"é\u2028"}\n'.encode()
+    out.write_bytes(whole + tail)
+    # All is done, so that no model is loaded.
+    stdout, _ = run("extract.py", notes, out, *NO_MODEL)
+    assert stdout == "0 written, 0 skipped, 1 done before\n"
+    assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b'{"a": 1}\n', 1), (b'{"document": "a"}\n[1]\n', 2), (b"\xff\n", 1), (b"my diary", 1)],
+)
+def test_extract_leaves_a_foreign_file_alone(tmp_path, content, line):
+    out = tmp_path / "o.jsonl"
+    out.write_bytes(content)
+    assert f"[at line {line}]" in refused("extract.py", NOTES, out, *NO_MODEL)
+    assert out.read_bytes() == content
+
+
+def test_mistakes_are_one_line(tmp_path):
+    missing = tmp_path / "none"
+    out = tmp_path / "o.jsonl"
+    assert "is not a folder" in refused("extract.py", missing, out, *NO_MODEL)
+    assert "is not a folder" in refused("extract.py", NOTES, missing / "o", *NO_MODEL)
+    assert "is not a folder" in refused("rollouts.py", missing / "o", *NO_MODEL)
+    assert "holds no .txt" in refused("extract.py", tmp_path, out, *NO_MODEL)
+    assert not out.exists()
+    assert "no-such-model" in refused("agent.py", *NO_MODEL)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--samples", 0), ("--samples", 129), ("--groups", 0), ("--temperature", "nan"), NO_MODEL],
+)
+def test_rollouts_keep_an_older_output(tmp_path, option):
+    out = tmp_path / "o.jsonl"
+    out.write_text("precious\n")
+    assert str(option[1]) in refused("rollouts.py", out, *option)
+    assert out.read_text() == "precious\n"
+
+
+def test_client_without_a_server():
+    pytest.importorskip("openai")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        port = taken.getsockname()[1]
+        line = refused("client.py", "--base-url", f"http://127.0.0.1:{port}/v1")
+    assert "--spawn" in line
+
+
+def test_ctrl_c_while_the_model_is_loaded(tmp_path):
+    out = tmp_path / "o.jsonl"
+    with start("extract.py", NOTES, out) as process:
+        deadline = time.monotonic() + 60
+        while not out.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
 
 
 def test_client_with_its_own_server():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.engines import collect, hash_engine
+from support.gguf_files import random_weights, tiny_config, write_gguf_model
 from support.hash_model import HashRunner
 
 from stolon.errors import (
@@ -19,6 +22,8 @@ from stolon.errors import (
     GrammarError,
     InternalError,
     InvalidRequest,
+    ModelFileError,
+    ModelNotFound,
     StolonError,
 )
 from stolon.kernels import RaggedBatch
@@ -122,6 +127,72 @@ def test_max_tokens_zero_prefills_and_generates_nothing(engine: Engine) -> None:
     assert output.finish.kind == "length"
     again = engine.generate("some words to cache", max_tokens=1)
     assert again.usage.computed_tokens == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prompt": 5},
+        {"prompt": ["a", 5]},
+        {"prompt": b"bytes"},
+        {"input_ids": "abc"},
+        {"input_ids": [1.5]},
+        {"input_ids": [[1], 2]},
+        {"input_ids": 3},
+        {"prompt": ["a"], "input_ids": [1]},
+    ],
+    ids=str,
+)
+def test_prompts_of_a_wrong_type(engine: Engine, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        engine.generate(max_tokens=1, **arguments)
+    assert caught.value.param in ("prompt", "input_ids")
+
+
+def test_more_prompts_than_are_queued_at_a_time(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stolon.srt.engine.MAX_UNDER_WAY", 3)
+    monkeypatch.setattr("stolon.srt.engine.MAX_QUEUE", 3)
+    prompts = [f"prompt {i}" for i in range(10)]
+    outputs = engine.generate(prompts, max_tokens=2, temperature=0.0, ignore_eos=True)
+    assert [len(output.token_ids) for output in outputs] == [2] * 10
+    again = asyncio.run(engine.agenerate(prompts, max_tokens=2, temperature=0.0, ignore_eos=True))
+    assert [output.token_ids for output in again] == [output.token_ids for output in outputs]
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"kv_tokens": 0}, "kv_tokens"),
+        ({"kv_tokens": 10**12}, "kv_tokens"),
+        ({"context_length": 10**6}, "context_length"),
+        ({"max_running": 10**6}, "max_running"),
+        ({"threads": "two"}, "threads"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"model": 5}, "model"),
+        ({"model": None}, "model"),
+    ],
+    ids=str,
+)
+def test_engine_options_out_of_range(tmp_path: Path, options: dict[str, Any], param: str) -> None:
+    path = tmp_path / "tiny.gguf"
+    config = tiny_config("llama")
+    write_gguf_model(path, config, random_weights(config))
+    with pytest.raises(InvalidRequest) as caught:
+        Engine(**{"model": path, **options})
+    assert caught.value.param == param
+
+
+def test_models_that_are_not_there(tmp_path: Path) -> None:
+    for missing in ("", "no-such-model", tmp_path / "none.gguf"):
+        with pytest.raises(ModelNotFound):
+            Engine(missing)
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    with pytest.raises(ModelFileError):
+        Engine(tmp_path / "empty.gguf")
+    with pytest.raises(ModelFileError):
+        Engine(tmp_path)
 
 
 def test_a_grammar_that_is_refused(engine: Engine) -> None:

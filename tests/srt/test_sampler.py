@@ -10,7 +10,14 @@ import torch
 
 from stolon.errors import InternalError, StolonError
 from stolon.srt.protocol import LogprobSpec, Sampling
-from stolon.srt.sampling import Sampled, SamplerRow, sample, token_logprobs, uniform
+from stolon.srt.sampling import (
+    Sampled,
+    SamplerRow,
+    draw_key,
+    sample,
+    token_logprobs,
+    token_uniforms,
+)
 
 VOCAB = 1_003
 
@@ -87,9 +94,11 @@ def reference_processed(logits: np.ndarray, row: SamplerRow) -> np.ndarray:
     return final
 
 
-def reference_token(final: np.ndarray, u: float) -> int:
-    ends = np.cumsum(np.exp(final))
-    return int(np.searchsorted(ends, u * ends[-1], side="right"))
+def reference_token(final: np.ndarray, row: SamplerRow) -> int:
+    """The Gumbel-max trick, by definition."""
+    key = draw_key(row.seed, row.sample, row.position)
+    numbers = token_uniforms(key, np.arange(len(final), dtype=np.uint32)).astype(np.float64)
+    return int(np.argmax(final - np.log(-np.log1p(-numbers))))
 
 
 CASES = [
@@ -141,8 +150,7 @@ def test_tokens_and_processed_logprobs_match_the_reference(kind, spread):
         if row.sampling.temperature == 0:
             assert result.token == int(final.argmax())
         else:
-            u = uniform(row.seed, row.sample, row.position)
-            assert result.token == reference_token(final, u), row.sampling
+            assert result.token == reference_token(final, row), row.sampling
         assert result.logprob.token == result.token
         assert result.logprob.logprob == pytest.approx(final[result.token], abs=2e-5)
         best = [i for i in np.argsort(-final, kind="stable")[:4] if final[i] > -np.inf]
@@ -163,7 +171,7 @@ def test_a_nucleus_of_a_large_flat_vocabulary_is_exact(spread, top_p):
     )
     final = reference_processed(logits.numpy()[0], row)
     result = one(logits, row)
-    assert result.token == reference_token(final, uniform(1, 0, 0))
+    assert result.token == reference_token(final, row)
     assert result.logprob.logprob == pytest.approx(final[result.token], abs=2e-5)
 
 
@@ -178,6 +186,27 @@ def test_draws_follow_the_softmax():
     expected = torch.softmax(logits.double() / 0.8, 0).numpy() * count
     # 15 degrees of freedom: 37.7 is the 99.9 % quantile.
     assert ((observed - expected) ** 2 / expected).sum() < 37.7
+
+
+def test_rounding_moves_no_draw():
+    """Logits that differ as another batch shape makes them differ give the same tokens."""
+    logits = random_logits(64, seed=5, spread=2.0, vocab=50_000)
+    noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1)) * 5e-6
+    rows = [SamplerRow(sampling=Sampling(), seed=9, position=i) for i in range(64)]
+    tokens = [result.token for result in sample(logits, rows)]
+    assert [result.token for result in sample(logits + noise, rows)] == tokens
+    assert len(set(tokens)) > 50
+
+
+def test_a_filter_that_keeps_the_winner_does_not_change_the_draw():
+    logits = random_logits(50, seed=6, spread=2.0)
+    for position in range(50):
+        free = SamplerRow(sampling=Sampling(), seed=2, position=position)
+        token = one(logits[position], free).token
+        kept = sorted({token, *range(0, 900, 3)})
+        for mask in masks(kept).values():
+            row = SamplerRow(sampling=Sampling(), seed=2, position=position, mask=mask)
+            assert one(logits[position], row).token == token
 
 
 def varied_rows() -> list[SamplerRow]:

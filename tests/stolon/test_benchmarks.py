@@ -115,3 +115,19 @@ def test_unknown_peer(tmp_path):
 
 def test_cores():
     assert 1 <= usable_cores() <= 4096
+
+
+def test_bench_says_what_needs_a_peer(monkeypatch, tmp_path, capsys):
+    from stolon import benchmarks, cli
+    from stolon.srt import loaders
+
+    results = copy.deepcopy(RESULTS)
+    del results["engines"]["llama.cpp"]
+    monkeypatch.setattr(loaders, "resolve", lambda model: tmp_path)
+    monkeypatch.setattr(benchmarks, "measure", lambda plan, say: results)
+    assert cli.main(["bench", "--quick"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    expected = "not measured: prefill, decode_32, decode_1; they compare with a peer"
+    assert last == f"{expected} (--peer llama.cpp)"
+    assert cli.main(["bench", "--json", str(tmp_path / "none" / "out.json")]) == 2
+    assert "is not a folder" in capsys.readouterr().err

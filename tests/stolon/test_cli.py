@@ -1,11 +1,17 @@
 """The command line: exit codes, errors in one line, and the commands over a fake engine."""
 
+import errno
 import inspect
+import io
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 
+import msgspec
 import pytest
 from support.fake_engine import FakeEngine, tiny_chat_template
 
@@ -13,7 +19,13 @@ import stolon
 from stolon import cli
 from stolon.commands import COMMANDS, chat, models
 from stolon.commands import run as run_command
-from stolon.errors import DownloadError, InvalidRequest, ModelNotFound, Overloaded
+from stolon.errors import (
+    ContextLengthExceeded,
+    DownloadError,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+)
 from stolon.srt.protocol import Sampling
 
 
@@ -146,6 +158,46 @@ def test_serve_passes_options(monkeypatch, tmp_path):
     assert cli.main(["serve", *options, "--api-key", "k"]) == 2
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_serve_on_a_busy_port(capsys, host):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "--host", host, "--port", str(port)]) == 2
+    expected = f"stolon: error: {host}:{port} is in use (choose another with --port)\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70, "192.0.2.1", "a\0b"])
+def test_serve_on_a_bad_host(capsys, host):
+    assert cli.main(["serve", "--host", host, "--port", "0"]) == 2
+    err = capsys.readouterr().err
+    assert "choose another with --host" in err
+    assert err.count("\n") == 1
+
+
+def test_serve_when_another_server_listens_first(monkeypatch, capsys):
+    from stolon.srt.server import launch
+
+    def listens_late(app, listener, *, banner):
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(launch, "run_server", listens_late)
+    monkeypatch.setattr(launch, "create_app", lambda *_, **__: None)
+    with pytest.raises(InvalidRequest, match="is in use"):
+        launch.serve("m", port=0, launch=lambda _: FakeEngine())
+
+
+@pytest.mark.parametrize("content", [None, b"\xff"])
+def test_serve_with_an_unreadable_key_file(tmp_path, capsys, content):
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_bytes(content)
+    assert cli.main(["serve", "--port", "0", "--api-key-file", str(path)]) == 2
+    assert f"--api-key-file {path} can't be read: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value", ["-1", "70000", "x"])
 def test_bad_ports(value):
     with pytest.raises(SystemExit) as caught:
@@ -206,6 +258,46 @@ def test_run_refuses(engine, tmp_path, capsys, source, message):
     assert message in capsys.readouterr().err
 
 
+MISTAKES = {
+    "body": ("    s += sl.gen('x') + helper()\n", "f.run()\n"),
+    "async": ("    helper()\n", "f.run()\n"),
+    "batch": ("    helper()\n", "f.run_batch([{}])\n"),
+    "argument": ("    s += 'x'\n", "f.run(nothing=1)\n"),
+    "cause": (
+        "    helper()\n",
+        "try:\n    f.run()\nexcept KeyError as e:\n    raise OSError from e\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_in_the_program_shows_its_lines_alone(engine, tmp_path, capsys, kind):
+    body, call = MISTAKES[kind]
+    define = "async def" if kind == "async" else "def"
+    file = tmp_path / "p.py"
+    file.write_text(
+        f"def helper():\n    {{}}['nothing']\n\n@sl.function\n{define} f(s):\n{body}\n{call}"
+    )
+    assert cli.main(["run", str(file)]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert "nothing" in err
+    frames = re.findall(r'File "(.*?)"', err)
+    assert frames
+    assert set(frames) == {str(file)}
+    with pytest.raises((KeyError, TypeError, OSError)):
+        cli.main(["run", str(file), "--debug"])
+
+
+def test_an_error_of_stolon_stays_one_line(engine, tmp_path, capsys):
+    file = tmp_path / "p.py"
+    file.write_text("@sl.function\ndef f(s):\n    s += sl.gen('x', max_tokens=-1)\nf.run()\n")
+    assert cli.main(["run", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("stolon: error: ")
+    assert err.count("\n") == 1
+
+
 def test_run_without_a_file(tmp_path, capsys):
     assert cli.main(["run", str(tmp_path / "none.py")]) == 2
     assert "can't be read" in capsys.readouterr().err
@@ -232,7 +324,7 @@ def test_arguments(given, expected):
         (["name"], "NAME=VALUE"),
         (["name=a"], "needs --arg count"),
         (["name=a", "count=x"], "'x' is not int"),
-        (["name=a", "count=1", "really=maybe"], "'maybe' is not bool"),
+        (["name=a", "count=1", "really=maybe"], "'maybe' is not bool \\(give true or false\\)"),
         (["name=a", "count=1", "other=2"], "no parameter 'other'"),
         (["name=a", "name=b", "count=1"], "given twice"),
         (["name=a", "count=1", "items=[]"], "type list"),
@@ -261,6 +353,48 @@ def test_chat_keeps_tokens(engine, capsys):
     )
     assert expected.startswith(text)
     assert capsys.readouterr().out == "fine\nfine\n"
+
+
+def chatting(monkeypatch, engine, typed, **info):
+    """Run `stolon chat` with bytes on stdin."""
+    for name, value in info.items():
+        engine.info = msgspec.structs.replace(engine.info, **{name: value})
+    monkeypatch.setattr(stolon, "Engine", lambda *_, **__: nullcontext(engine))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), "utf-8"))
+    return cli.main(["chat"])
+
+
+def test_chat_survives_bytes_that_are_no_text(engine, monkeypatch, capsys):
+    assert chatting(monkeypatch, engine, b"caf\xe9\nagain\n") == 0
+    assert capsys.readouterr().out == "fine\nfine\n"
+    assert "caf\ufffd" in engine.received[0].prompt
+
+
+def test_chat_says_that_the_context_is_full(engine, monkeypatch, capsys):
+    engine.default = ContextLengthExceeded("the prompt has 99 tokens")
+    assert chatting(monkeypatch, engine, b"long\n") == 0
+    assert capsys.readouterr().err == "stolon: the prompt has 99 tokens\n"
+    engine.answers = {}
+    engine.default = "fine"
+    assert chatting(monkeypatch, engine, b"Hello\n", context_length=4) == 0
+    err = capsys.readouterr().err
+    assert err == (
+        "stolon: the context of 4 tokens is full, the answer ends here; /reset frees it\n"
+    )
+
+
+def test_chat_without_room_for_a_message(engine, monkeypatch, capsys):
+    def answer(prompt, gen):
+        if "more" in prompt:
+            raise ContextLengthExceeded("the prompt has 99 tokens")
+        return "fine"
+
+    engine.default = answer
+    assert chatting(monkeypatch, engine, b"Hello\nmore\n/reset\nHello\n") == 0
+    out, err = capsys.readouterr()
+    assert out == "fine\nfine\n"
+    assert err.count("\n") == 1
+    assert "tokens are used; /reset frees them" in err
 
 
 def test_chat_commands(engine, capsys):
