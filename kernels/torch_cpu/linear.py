@@ -92,7 +92,7 @@ class OneDnnLinears:
     def linear_float32(self, x: Tensor, packed: Packed) -> Tensor:
         # oneDNN sums in float32 and rounds the result to bfloat16: at a logit of 20 that is a step of
         # 0.125. A second product, with the first result taken off before rounding, gives the lost part.
-        rounded = self._linear(x, packed.weight, packed.bias, "none", [], "")
+        rounded: Tensor = self._linear(x, packed.weight, packed.bias, "none", [], "")
         lost = self._linear_binary(x, rounded.neg(), packed.weight, packed.bias, "add")
         return rounded.float().add_(lost)
 
