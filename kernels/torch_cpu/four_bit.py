@@ -31,9 +31,9 @@ class FourBit:
     scale_offset: Tensor
 
     def product(self, x: Tensor) -> Tensor:
-        """``[T, in] -> [T, out]``."""
+        """``[T, in] -> [T, out]``; torch's kernel reads contiguous rows only."""
         out: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            x, self.codes, BLOCK, self.scale_offset
+            x.contiguous(), self.codes, BLOCK, self.scale_offset
         )
         return out
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stolon.kernels.torch_cpu import TorchCpuOps
 from stolon.kernels.torch_cpu.four_bit import FEW_ROWS, four_bit
 from stolon.kernels.torch_cpu.linear import OneDnnLinears, best_linears
 
@@ -56,6 +57,26 @@ def test_weights_off_a_grid_are_left_alone() -> None:
     assert four_bit(weight) is None
     assert four_bit(grid_weight(24, 64)) is None
     assert four_bit(torch.randn(16, 40, generator=generator)) is None
+
+
+@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, 12, 70])
+def test_a_product_behind_a_norm(rows: int) -> None:
+    """A norm may return a slice of something wider."""
+    needs_four_bit_products()
+    ops = TorchCpuOps()
+    weight = grid_weight(96, 64)
+    x = torch.randn(rows, 64, generator=torch.Generator().manual_seed(3)).bfloat16()
+    normed = ops.rms_norm(x, ops.pack_norm(torch.ones(64)), 1e-5)
+    wanted = torch.nn.functional.rms_norm(x.float(), (64,), None, 1e-5) @ weight.T
+    gated = torch.nn.functional.silu(wanted) * wanted
+    packed = ops.pack_linear(weight)
+    for got, expected in (
+        (ops.linear(normed, packed), wanted),
+        (ops.linear_add(normed, packed, torch.zeros(rows, 96).bfloat16()), wanted),
+        (ops.gated_linear(normed, ops.pack_gated(weight, weight), "silu"), gated),
+        (ops.logits(normed, packed, None), wanted),
+    ):
+        assert (got.float() - expected).norm() / expected.norm() < 0.03
 
 
 @pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1, 40])
