@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +16,7 @@ from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats, ModelInfo
 from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.generating import Generator
+from stolon.srt.heap import return_freed_memory
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.loop import EngineLoop
 from stolon.srt.model_runner import ModelRunner, Runner
@@ -68,7 +67,7 @@ def load_runner(
         max_context=min(context, slots),
         table_rows=max_running + SELECT_ROWS,
     )
-    _return_freed_memory()
+    return_freed_memory()
     return runner
 
 
@@ -133,11 +132,3 @@ def _check_memory(slots: int, config: ModelConfig, dtype: torch.dtype) -> None:
             f"{present / 2**30:.1f} GiB",
             param="kv_tokens",
         )
-
-
-def _return_freed_memory() -> None:
-    """Loading frees about a tenth of what it allocates, in pieces that glibc keeps unless it is asked."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

@@ -14,12 +14,16 @@ from stolon.srt.admission import Job
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats
 from stolon.srt.compute_thread import ComputeThread
+from stolon.srt.heap import return_freed_memory
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.model_runner import Runner
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.walker import Walker
 
 log = logging.getLogger("stolon.engine")
+
+TIDY_SECONDS = 5.0
+"""At least so long between two times that an idle engine gives memory back; it takes a few milliseconds."""
 
 
 class EngineLoop:
@@ -48,6 +52,8 @@ class EngineLoop:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._tidied = time.perf_counter()
+        self._tidied_steps = 0
         self._jobs: dict[str, Job] = {}
         self._thread = thread
         thread.start(self._run)
@@ -134,6 +140,7 @@ class EngineLoop:
 
     def _run(self) -> None:
         while True:
+            self._tidy_if_idle()
             with self._wake:
                 while not (self._inbox or self._closing or self._busy()):
                     self._wake.wait()
@@ -147,6 +154,15 @@ class EngineLoop:
                 return
             if self._busy():
                 self._step_guarded()
+
+    def _tidy_if_idle(self) -> None:
+        """Before the loop sleeps, now and then: give back what the steps since the last time freed."""
+        now = time.perf_counter()
+        if now - self._tidied > TIDY_SECONDS and self.stats.steps > self._tidied_steps:
+            if self._inbox or self._busy():
+                return
+            return_freed_memory()
+            self._tidied, self._tidied_steps = now, self.stats.steps
 
     def _busy(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting)
