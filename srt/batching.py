@@ -129,7 +129,7 @@ class Batcher:
 
     def _grow(self, seq: Sequence, wanted: int, planned: set[Sequence], plan: Plan) -> bool:
         """Slots for the next `wanted` tokens, retracting others if need be."""
-        while (slots := self._space.allocate(wanted)) is None:
+        while (slots := self._space.extend(seq, wanted)) is None:
             if not self._scheduler.retract_for(seq, planned):
                 if planned:
                     self._scheduler.retract(seq)

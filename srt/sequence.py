@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stolon.constrained import Matcher
 from stolon.radix import Node
 from stolon.srt.admission import GenStep, Job, Known, SelectStep, Step
@@ -57,6 +60,9 @@ class Generation:
     """Forced tokens that are taken one step at a time, because their log-probs were asked for."""
 
 
+NO_SLOTS: NDArray[np.int64] = np.empty(0, np.int64)
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """A branch on its way through the engine.
@@ -66,6 +72,7 @@ class Sequence:
     to this sequence; ``computed <= len(tokens)``.
 
     Attributes:
+        reserve: slots for its next tokens, not used yet.
         cached_at, cached_length: how much of it the tree has, as of that version of the tree.
         literals: length up to the end of the last literals appended; what usage counts as prompt.
         known: the same with the tokens that a grammar forces right after them. These are prefilled in
@@ -85,6 +92,7 @@ class Sequence:
     waited: int = 0
     cached_at: int = -1
     cached_length: int = 0
+    reserve: NDArray[np.int64] = field(default_factory=lambda: NO_SLOTS)
     retractions: int = 0
     prompt_len: int = 0
     prompt_cached: int = 0

@@ -6,6 +6,7 @@ wrong slot shows. The same is asserted on a real architecture, in float32, for t
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import torch
 from msgspec.structs import replace
 from support.byte_tokenizer import ByteTokenizer
 from support.engines import collect, hash_engine
-from support.hash_model import context_logits
+from support.hash_model import HashRunner, context_logits
 from support.tiny_models import tiny_model
 
+from stolon.kernels import RaggedBatch
 from stolon.srt.engine import Engine
 from stolon.srt.protocol import (
     Delta,
@@ -166,3 +168,21 @@ def test_streamed_equals_unstreamed(sampling: dict[str, Any], stop: tuple[str, .
         assert [t for d in deltas for t in d.token_ids] == result.token_ids
         assert [p for d in deltas for p in d.logprobs or []] == result.logprobs
         assert len(deltas) > 1 or len(result.token_ids) < 3
+
+
+def test_neighbouring_tokens_have_neighbouring_slots() -> None:
+    """Sequences that decode together do not interleave in the cache."""
+    runner = HashRunner(num_slots=2048, context=256)
+    slots: dict[int, list[int]] = {}
+
+    def watch(batch: RaggedBatch) -> None:
+        if set(batch.q_lens) == {1}:
+            for row, slot in zip(batch.table_rows, batch.write_slots.tolist(), strict=True):
+                slots.setdefault(row, []).append(slot)
+
+    runner.before_forward = watch
+    with hash_engine(runner=runner) as engine:
+        engine.generate([f"{i} is alone" for i in range(8)], max_tokens=64, ignore_eos=True)
+        engine.check_integrity()
+    steps = [b - a for row in slots.values() for a, b in pairwise(row)]
+    assert sum(step == 1 for step in steps) > 0.9 * len(steps)
