@@ -344,4 +344,4 @@ def test_an_engine_that_is_dropped_ends_its_threads() -> None:
     assert threading.active_count() > before
     del engine
     gc.collect()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
