@@ -12,8 +12,8 @@ from stolon.radix import PrefixTree, SlotPool
 from stolon.srt.sequence import NO_SLOTS, Sequence
 
 RESERVE = 16
-"""Slots that a decoding sequence takes at a time: neighbours in time are then neighbours in memory, which
-makes gathering a context of many sequences about a tenth of a step faster (measured at 32)."""
+"""Slots that a decoding sequence takes at a time, so that neighbours in time are neighbours in memory. Fully
+interleaved slots made a forward pass of 32 sequences about 9 % slower on its own (66 against 60 ms)."""
 
 
 class KVSpace:
