@@ -331,13 +331,14 @@ def test_the_error_of_a_batch_says_which_item() -> None:
 
 
 def test_cancel_aborts_a_streaming_run() -> None:
-    ended = threading.Event()
+    ended, slowed = threading.Event(), threading.Event()
 
     @sl.function
     def program(s):
         try:
             s += "x" + sl.gen("first")
             s["first"]
+            slowed.wait(5)
             s += sl.gen("slow")
             s["slow"]
         finally:
@@ -347,6 +348,7 @@ def test_cancel_aborts_a_streaming_run() -> None:
     state = program.run(backend=engine, stream=True)
     assert state["first"] == "ok"
     engine.delay = 5.0
+    slowed.set()
     pieces = state.text_iter()
     assert next(pieces) == "x"
     pieces.close()  # the run goes on
