@@ -27,8 +27,20 @@ test: $(STAMP)  ## fetch the default model and run all tests
 lint: $(STAMP)  ## ruff, mypy --strict, the import-direction check
 	BIN=$(BIN) bash scripts/lint.sh
 
-bench: $(STAMP)  ## measure this machine, with llama.cpp as a peer where it is installed
-	$(BIN)/stolon bench --peer llama.cpp
+# A Python for each peer; see bench/README.md. Without one the peer is looked for in this environment.
+LLAMA_CPP_PYTHON ?=
+OPENVINO_PYTHON  ?=
+VLLM_PYTHON      ?=
+MODELS           ?= smollm2-135m
+
+bench: $(STAMP)  ## measure this machine beside its peers, see bench/README.md
+	mkdir -p build
+	$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install -qq 'matplotlib>=3.8'
+	$(BIN)/stolon bench engine --peers llama.cpp,openvino,vllm \
+	  $(if $(LLAMA_CPP_PYTHON),--peer-python llama.cpp=$(LLAMA_CPP_PYTHON)) \
+	  $(if $(OPENVINO_PYTHON),--peer-python openvino=$(OPENVINO_PYTHON)) \
+	  $(if $(VLLM_PYTHON),--peer-python vllm=$(VLLM_PYTHON)) \
+	  $(foreach model,$(MODELS),--model $(model)) --json build/bench.json --plot build/bench.png
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

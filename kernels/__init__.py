@@ -1,15 +1,25 @@
 """The arithmetic: one op table, several implementations.
 
-`reference_ops` is plain torch and obviously right; `torch_cpu_ops` is the fastest that plain torch
-does on a CPU.
+`native_ops` are C++ kernels for the CPU, `torch_cpu_ops` the fastest that plain torch does on one, and
+`reference_ops` plain torch that is obviously right. `default_ops` chooses.
 """
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from stolon.errors import InvalidRequest
-from stolon.kernels.ops import Activation, AttentionSpec, Ops, RaggedBatch
+from stolon.kernels.cores import usable_cores
+from stolon.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    Ops,
+    RaggedBatch,
+    Step,
+    StoredWeight,
+)
 from stolon.kernels.reference import ReferenceOps
 from stolon.kernels.torch_cpu import TorchCpuOps
 
@@ -18,10 +28,19 @@ __all__ = [
     "AttentionSpec",
     "Ops",
     "RaggedBatch",
+    "Step",
+    "StoredWeight",
+    "default_ops",
+    "native_ops",
     "ops_by_name",
     "reference_ops",
     "torch_cpu_ops",
+    "usable_cores",
 ]
+
+log = logging.getLogger("stolon.kernels")
+
+TABLES = ("native", "native:ISA", "reference", "torch_cpu")
 
 
 def reference_ops(dtype: torch.dtype = torch.float32) -> Ops:
@@ -30,17 +49,51 @@ def reference_ops(dtype: torch.dtype = torch.float32) -> Ops:
 
 
 def torch_cpu_ops() -> Ops:
-    """The fast CPU table. Asks once, here, what the machine can do."""
+    """The fast table in plain torch. Asks once, here, what the machine can do."""
     return TorchCpuOps()
 
 
-def ops_by_name(name: str) -> Ops:
-    """``reference`` (float32) or ``torch_cpu``. Raises InvalidRequest for another name."""
-    tables = {"reference": reference_ops, "torch_cpu": torch_cpu_ops}
-    if name not in tables:
+def native_ops(threads: int | None = None, isa: str = "") -> Ops:
+    """The C++ kernels, with a team of threads of its own (default one for each usable core).
+
+    Raises InvalidRequest if they were not built (a machine without a compiler), or not for `isa`
+    (``avx512``, ``avx2`` or ``portable``; empty for the best) on this processor.
+    """
+    try:
+        from stolon.kernels.cpu import NativeOps
+    except ImportError as error:
         raise InvalidRequest(
-            f"there is no op table named {name!r}",
+            f"the native kernels can't be loaded: {error}",
             param="kernels",
-            hint="known: " + ", ".join(sorted(tables)),
-        )
-    return tables[name]()
+            hint="install stolon where there is a C++ compiler, or choose torch_cpu",
+        ) from error
+    try:
+        return NativeOps(threads, isa)
+    except ValueError as error:
+        raise InvalidRequest(str(error), param="kernels") from error
+
+
+def default_ops(threads: int | None = None) -> Ops:
+    """The native table, or the torch table where there are no native kernels, which is logged."""
+    try:
+        return native_ops(threads)
+    except InvalidRequest as error:
+        log.warning("computing with torch, which is slower: %s", error)
+        return torch_cpu_ops()
+
+
+def ops_by_name(name: str, threads: int | None = None) -> Ops:
+    """A table by its name: ``native``, ``native:`` and an instruction set, ``reference`` (float32) or
+    ``torch_cpu``. `threads` is for the native one. Raises InvalidRequest for another name."""
+    table, _, isa = name.partition(":")
+    if table == "native":
+        return native_ops(threads, isa)
+    if name == "reference":
+        return reference_ops()
+    if name == "torch_cpu":
+        return torch_cpu_ops()
+    raise InvalidRequest(
+        f"there is no op table named {name!r}",
+        param="kernels",
+        hint="known: " + ", ".join(TABLES),
+    )

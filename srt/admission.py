@@ -161,11 +161,11 @@ class Admission:
                     param="prompt",
                 )
         elif isinstance(segment, Tokens):
-            for token in segment.ids:
-                if not 0 <= token < vocab:
-                    raise InvalidRequest(
-                        f"token id {token} is outside the vocabulary of {vocab}", param="input_ids"
-                    )
+            if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < vocab:
+                token = next(token for token in segment.ids if not 0 <= token < vocab)
+                raise InvalidRequest(
+                    f"token id {token} is outside the vocabulary of {vocab}", param="input_ids"
+                )
         elif isinstance(segment, Gen):
             segment.sampling.validate(vocab)
             if segment.logprobs and not 0 <= segment.logprobs.top <= MAX_TOP_LOGPROBS:
@@ -255,6 +255,17 @@ class Admission:
             first_mask,
         )
         return ids, step
+
+
+def is_quick(request: Request) -> bool:
+    """Whether preparing a request takes microseconds: nothing to tokenise, heal or compile."""
+    return all(
+        isinstance(segment, Tokens)
+        or (
+            isinstance(segment, Gen) and segment.grammar is None and not segment.sampling.stop_regex
+        )
+        for segment in request.segments
+    )
 
 
 @contextmanager

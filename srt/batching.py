@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from stolon.kernels import RaggedBatch
@@ -64,7 +64,6 @@ class Batcher:
     """Builds plans.
 
     Args:
-        slot_table: int64 ``[rows, context]`` tensor that shares memory with the space's table.
         step_tokens: most rows in a step (decode rows are always admitted).
     """
 
@@ -72,34 +71,65 @@ class Batcher:
         self,
         scheduler: Scheduler,
         space: KVSpace,
-        slot_table: torch.Tensor,
         *,
         step_tokens: int,
         bos: int | None,
     ) -> None:
         self._scheduler = scheduler
         self._space = space
-        self._slot_table = slot_table
         self._step_tokens = step_tokens
         self._bos = bos
 
     def plan(self) -> Plan:
         """Choose this step's rows: those about to generate first, then prompt chunks, oldest first."""
         plan = Plan()
-        planned: set[Sequence] = set()
-        budget = self._step_tokens
         rows = _Rows()
         # One pending token each: never starved by long prompts.
-        order = sorted(self._scheduler.running, key=lambda seq: seq.pending > 1)
+        others = self._add_decode_rows(plan, rows)
+        if others:
+            self._add_others(plan, rows, sorted(others, key=lambda seq: seq.pending > 1))
+        if rows.ids:
+            plan.batch = rows.batch(self._space.table)
+        return plan
+
+    def _add_decode_rows(self, plan: Plan, rows: _Rows) -> list[Sequence]:
+        """Add the rows of sequences that sample a token each step; returns the other sequences.
+
+        The usual case, taken out because it is all that many steps consist of.
+        """
+        others: list[Sequence] = []
+        runs, extend = plan.runs, self._space.extend
+        for seq in self._scheduler.running.copy():
+            start = seq.computed
+            if (
+                seq.generation is None
+                or len(seq.tokens) - start != 1
+                or seq.job.request.prompt_logprobs is not None
+            ):
+                others.append(seq)
+                continue
+            if seq.row < 0:
+                continue  # retracted for an earlier one
+            if not extend(seq, 1) and not self._grow(seq, 1, {run.seq for run in runs}, plan):
+                continue
+            runs.append(Run(seq, start, start + 1, len(runs), 1))
+            rows.add_decode(seq.tokens[start], start, seq.row)
+        return others
+
+    def _add_others(self, plan: Plan, rows: _Rows, order: list[Sequence]) -> None:
+        planned = {run.seq for run in plan.runs}
+        budget = self._step_tokens - len(planned)
         for seq in order:
             if seq.row < 0:
                 continue  # retracted for an earlier one
-            if seq.pending == 0 and not self._ready_for_trie(seq):
+            pending = seq.pending
+            if pending == 0 and not self._ready_for_trie(seq):
                 self._space.rewind(seq, len(seq.tokens) - 1)
-            wanted = min(seq.pending, max(1, budget) if seq.pending == 1 else budget)
+                pending = 1
+            wanted = pending if pending <= 1 else min(pending, budget)
             if self._wants_prompt_logprobs(seq):
                 wanted = min(wanted, PROMPT_LOGPROB_ROWS)
-            if wanted <= 0 and seq.pending:
+            if wanted <= 0 and pending:
                 continue
             if wanted and not self._grow(seq, wanted, planned, plan):
                 continue
@@ -107,11 +137,8 @@ class Batcher:
             budget -= wanted
             if wanted:
                 self._add_run(plan, rows, seq, wanted)
-            if seq.at_select is not None and seq.computed + wanted == len(seq.tokens):
+            if wanted == pending and seq.at_select is not None:
                 self._add_trie(plan, rows, seq, planned)
-        if rows.q_lens:
-            plan.batch = rows.batch(self._slot_table)
-        return plan
 
     @staticmethod
     def _wants_prompt_logprobs(seq: Sequence) -> bool:
@@ -129,31 +156,24 @@ class Batcher:
 
     def _grow(self, seq: Sequence, wanted: int, planned: set[Sequence], plan: Plan) -> bool:
         """Slots for the next `wanted` tokens, retracting others if need be."""
-        while (slots := self._space.extend(seq, wanted)) is None:
+        while not self._space.extend(seq, wanted):
             if not self._scheduler.retract_for(seq, planned):
                 if planned:
                     self._scheduler.retract(seq)
                 else:
                     plan.stuck.append(seq)
                 return False
-        self._space.table[seq.row, seq.computed : seq.computed + wanted] = slots
         return True
 
     def _add_run(self, plan: Plan, rows: _Rows, seq: Sequence, wanted: int) -> None:
         start, stop = seq.computed, seq.computed + wanted
-        run = Run(seq, start, stop, first_output=rows.num_outputs)
+        outputs = 0
         if self._wants_prompt_logprobs(seq):
-            run.outputs = wanted
-        elif stop == len(seq.tokens) and (seq.at_gen is not None or seq.at_select is not None):
-            run.outputs = 1
-        rows.add(
-            seq.tokens[start:stop],
-            start,
-            self._space.table[seq.row, start:stop],
-            seq.row,
-            outputs=run.outputs,
-        )
-        plan.runs.append(run)
+            outputs = wanted
+        elif stop == len(seq.tokens) and (seq.generation is not None or seq.step is not None):
+            outputs = 1
+        plan.runs.append(Run(seq, start, stop, rows.num_outputs, outputs))
+        rows.add(seq.tokens[start:stop], start, seq.row, outputs)
 
     def _place_group(
         self, plan: Plan, planned: set[Sequence], seq: Sequence, selection: Selection, runs: int
@@ -203,53 +223,81 @@ class Batcher:
             else:
                 table[row, :begin] = table[seq.row, :begin]
             table[row, begin : begin + len(own)] = own
-            rows.add(run.tokens, begin, own, row, outputs=len(own))
+            rows.add(run.tokens, begin, row, len(own))
         plan.tries.append(trie)
 
 
 class _Rows:
-    """Accumulates the rows of a step."""
+    """Accumulates the rows of a step. The slots of all of them are in the slot table already.
+
+    Decode rows come first. They are runs of one row whose logits are wanted, so that for them `q_lens` and
+    `outputs` need not be written down.
+    """
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self.positions: list[NDArray[np.int64]] = []
-        self.slots: list[NDArray[np.int64]] = []
-        self.q_lens: list[int] = []
-        self.kv_lens: list[int] = []
+        self.starts: list[int] = []
         self.table_rows: list[int] = []
-        self.outputs: list[int] = []
+        self._q_lens: list[int] = []
+        self._outputs: list[int] = []
+
+    @property
+    def _num_decode(self) -> int:
+        return len(self.starts) - len(self._q_lens)
 
     @property
     def num_outputs(self) -> int:
-        return len(self.outputs)
+        return self._num_decode + len(self._outputs)
 
-    def add(
-        self,
-        tokens: list[int],
-        start: int,
-        slots: NDArray[np.int64],
-        row: int,
-        *,
-        outputs: int,
-    ) -> None:
-        """A run of rows from position `start`; logits are wanted of its last `outputs` rows."""
-        self.ids.extend(tokens)
-        self.positions.append(np.arange(start, start + len(tokens)))
-        self.slots.append(slots)
-        self.q_lens.append(len(tokens))
-        self.kv_lens.append(start + len(tokens))
+    def add_decode(self, token: int, position: int, row: int) -> None:
+        """A decode row; not after `add`."""
+        self.ids.append(token)
+        self.starts.append(position)
         self.table_rows.append(row)
-        end = len(self.ids)
-        self.outputs.extend(range(end - outputs, end))
 
-    def batch(self, slot_table: torch.Tensor) -> RaggedBatch:
-        return RaggedBatch(
-            input_ids=torch.tensor(self.ids, dtype=torch.int64),
-            positions=torch.from_numpy(np.concatenate(self.positions)),
-            write_slots=torch.from_numpy(np.concatenate(self.slots)),
-            q_lens=self.q_lens,
-            kv_lens=self.kv_lens,
-            slot_table=slot_table,
+    def add(self, tokens: list[int], start: int, row: int, outputs: int) -> None:
+        """A run of rows from position `start`; logits are wanted of its last `outputs` rows."""
+        self.ids += tokens
+        self.starts.append(start)
+        self.table_rows.append(row)
+        self._q_lens.append(len(tokens))
+        end = len(self.ids)
+        self._outputs += range(end - outputs, end)
+
+    def batch(self, slot_table: NDArray[np.int64]) -> RaggedBatch:
+        decode = self._num_decode
+        q_lens = [1] * decode + self._q_lens
+        kv_lens = [start + rows for start, rows in zip(self.starts, q_lens, strict=True)]
+        if not self._q_lens:
+            positions = self.starts
+            slots = list(map(slot_table.item, self.table_rows, self.starts))
+        else:
+            positions, slots = [], []
+            for row, start, stop in zip(self.table_rows, self.starts, kv_lens, strict=True):
+                positions += range(start, stop)
+                slots += slot_table[row, start:stop].tolist()
+        outputs = [*range(decode), *self._outputs]
+        arrays = _arrays(
+            input_ids=self.ids,
+            positions=positions,
+            write_slots=slots,
+            q_lens=q_lens,
+            kv_lens=kv_lens,
             table_rows=self.table_rows,
-            output_rows=torch.tensor(self.outputs, dtype=torch.int64),
+            output_rows=outputs,
         )
+        return RaggedBatch(slot_table=slot_table, **arrays)
+
+
+def _arrays(**columns: list[int]) -> dict[str, NDArray[np.int64]]:
+    """Each column as an array, all made in one go.
+
+    Right after a forward pass the first call of every numpy function takes 5 to 10 us, because the pass has
+    pushed its code out of the processor's caches. So few are called.
+    """
+    merged = np.array(list(chain.from_iterable(columns.values())), np.int64)
+    arrays, stop = {}, 0
+    for name, column in columns.items():
+        start, stop = stop, stop + len(column)
+        arrays[name] = merged[start:stop]
+    return arrays

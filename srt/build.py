@@ -9,7 +9,7 @@ import torch
 
 from stolon.constrained import GrammarCompiler, Vocabulary
 from stolon.errors import InvalidRequest, ModelFileError
-from stolon.kernels import Ops
+from stolon.kernels import Ops, default_ops, ops_by_name
 from stolon.radix import KVCache, PrefixTree, SlotPool
 from stolon.srt.admission import Admission
 from stolon.srt.batching import Batcher
@@ -42,6 +42,30 @@ class Parts:
     loop: EngineLoop
 
 
+def choose_ops(dtype: str, kernels: str | None, threads: int | None) -> Ops:
+    """The op table that the options of an engine mean. Raises InvalidRequest if they contradict."""
+    if dtype not in ("auto", "bfloat16", "float32"):
+        raise InvalidRequest(
+            f"dtype {dtype!r} is not known", param="dtype", hint="auto, bfloat16 or float32"
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if kernels is None:
+        return ops_by_name("reference") if dtype == "float32" else default_ops(threads)
+    if not isinstance(kernels, str):
+        raise InvalidRequest(
+            f"kernels must be a name, not {type(kernels).__name__}", param="kernels"
+        )
+    ops = ops_by_name(kernels, threads)
+    if dtype not in ("auto", str(ops.dtype).removeprefix("torch.")):
+        raise InvalidRequest(
+            f"the kernels {kernels!r} compute in {ops.dtype}, not in {dtype}",
+            param="dtype",
+            hint="leave out one of dtype and kernels",
+        )
+    return ops
+
+
 def load_runner(
     source: WeightSource,
     ops: Ops,
@@ -60,15 +84,13 @@ def load_runner(
         )
     slots = kv_tokens or _default_slots(config, context, ops.dtype)
     _check_memory(slots, config, ops.dtype)
-    runner = ModelRunner(
+    return ModelRunner(
         source,
         ops,
         num_slots=slots,
         max_context=min(context, slots),
         table_rows=max_running + SELECT_ROWS,
     )
-    return_freed_memory()
-    return runner
 
 
 def assemble(
@@ -83,17 +105,16 @@ def assemble(
         )
     stats = EngineStats()
     pool = SlotPool(runner.num_slots)
-    space = KVSpace(pool, PrefixTree(pool), runner.slot_table.numpy(), spare_rows=SELECT_ROWS)
+    space = KVSpace(pool, PrefixTree(pool), runner.slot_table, spare_rows=SELECT_ROWS)
     scheduler = Scheduler(space, max_running=rows - SELECT_ROWS)
     batcher = Batcher(
         scheduler,
         space,
-        runner.slot_table,
         step_tokens=step_tokens,
         bos=tokenizer.bos_id if tokenizer.add_bos else None,
     )
     generator = Generator(tokenizer, stats, context_length=context)
-    walker = Walker(generator, scheduler, space, stats, context_length=context)
+    walker = Walker(generator, scheduler, space, stats, context_length=context, team=runner.team)
     vocabulary = Vocabulary(
         tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode
     )
@@ -107,6 +128,7 @@ def assemble(
         dtype=runner.dtype,
         parameters=runner.parameter_count,
     )
+    return_freed_memory()
     admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
     loop = EngineLoop(runner, scheduler, batcher, walker, space, stats, thread)
     return Parts(info, admission, loop)

@@ -13,18 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
 from stolon.kernels import Ops, ops_by_name
-from stolon.srt.build import DEFAULT_RUNNING, DEFAULT_STEP_TOKENS, assemble, load_runner
+from stolon.srt.admission import is_quick
+from stolon.srt.build import (
+    DEFAULT_RUNNING,
+    DEFAULT_STEP_TOKENS,
+    assemble,
+    choose_ops,
+    load_runner,
+)
 from stolon.srt.client import EngineStats
 from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.generate import Collector, GenerateOptions, Output, build_request
-from stolon.srt.load_tokenizer import load_tokenizer
+from stolon.srt.heap import no_collection
+from stolon.srt.load_tokenizer import tokenizer_of
 from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
 from stolon.srt.loop import EngineLoop
-from stolon.srt.model_runner import ModelRunner, Runner
+from stolon.srt.model_runner import Runner
 from stolon.srt.protocol import Event, Failed, Request
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 from stolon.srt.weights import WeightSource
@@ -42,13 +48,17 @@ class Engine:
 
     Args:
         model: a name (`stolon models` lists them), a .gguf file, a Hugging Face folder, or ``hf:org/name``.
-        dtype: ``float32`` computes exactly as the reference; ``bfloat16`` is the fast path; ``auto`` is
-            the fast path.
+        dtype: of the KV cache. ``float32`` computes exactly, as the reference does; ``auto`` and
+            ``bfloat16`` are the fast path.
+        kernels: op table that computes: ``native`` (C++; ``native:avx2`` or ``native:portable`` for less
+            than the best instructions), ``torch_cpu`` or ``reference``. Default what `dtype` says, native
+            where it was built.
         kv_tokens: size of the KV cache in tokens; default about 1 GiB, at most twice the context.
         context_length: longest sequence accepted; default the model's own, as far as the cache allows.
         max_running: most sequences in one step; more wait.
         step_tokens: most tokens computed in one step; longer prompts are prefilled in chunks.
-        threads: CPU threads for the arithmetic (process-wide); default what torch chooses.
+        threads: CPU threads for the arithmetic; default one for each usable physical core. If given, torch
+            is told the same, which holds for the process.
 
     Raises:
         ModelError: the model can't be found, fetched, read or is not supported.
@@ -60,6 +70,7 @@ class Engine:
         model: str | Path = DEFAULT_MODEL,
         *,
         dtype: str = "auto",
+        kernels: str | None = None,
         kv_tokens: int | None = None,
         context_length: int | None = None,
         max_running: int | None = None,
@@ -81,32 +92,25 @@ class Engine:
                 raise InvalidRequest(
                     f"{name} must be an integer between 1 and {most}, not {value!r}", param=name
                 )
-        kernels = {"auto": "torch_cpu", "bfloat16": "torch_cpu", "float32": "reference"}.get(dtype)
-        if kernels is None:
-            raise InvalidRequest(
-                f"dtype {dtype!r} is not known", param="dtype", hint="auto, bfloat16 or float32"
-            )
-        path = resolve(model)
-
-        def load() -> ModelRunner:
-            if threads is not None:
-                torch.set_num_threads(threads)
+        thread = ComputeThread()
+        try:
+            ops = thread.run(partial(choose_ops, dtype, kernels, threads))
+            path = resolve(model)
             source = open_model(path)
             try:
-                return load_runner(
+                load = partial(
+                    load_runner,
                     source,
-                    ops_by_name(kernels),
+                    ops,
                     kv_tokens=kv_tokens,
                     context_length=context_length,
                     max_running=max_running or DEFAULT_RUNNING,
                 )
+                runner = thread.run(load)
+                with no_collection():
+                    tokenizer, template = tokenizer_of(source)
             finally:
                 source.close()
-
-        thread = ComputeThread()
-        try:
-            runner = thread.run(load)
-            tokenizer, template = load_tokenizer(path)
         except BaseException:
             thread.stop()
             raise
@@ -210,7 +214,11 @@ class Engine:
                 on_event(Failed.of(request.rid, full))
                 return
             self._pending[request.rid] = False
-            self._workers.submit(self._prepare, request, on_event, submitted)
+            at_once = is_quick(request)
+            if not at_once:
+                self._workers.submit(self._prepare, request, on_event, submitted)
+        if at_once:
+            self._prepare(request, on_event, submitted)
 
     def abort(self, rid: str) -> None:
         """Cancel a request; unknown ids are ignored. Thread-safe."""

@@ -129,7 +129,7 @@ def build_request(prompt: object, input_ids: object, options: GenerateOptions) -
 
 def _token_ids(input_ids: object) -> list[int]:
     try:
-        return [index(token) for token in input_ids]  # type: ignore[attr-defined]
+        return list(map(index, input_ids))  # type: ignore[call-overload]
     except TypeError:
         raise InvalidRequest(
             "input_ids must be a list of token ids, or a list of such lists", param="input_ids"

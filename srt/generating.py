@@ -43,13 +43,39 @@ class Generator:
             step.stop_regexes,
             prefix=step.prefix,
             logprobs=step.gen.logprobs is not None,
+            streamed=seq.job.request.stream,
+        )
+        start = len(seq.tokens)
+        limit = self._context_length
+        if sampling.max_tokens is not None:
+            limit = min(limit, start + sampling.max_tokens)
+        ends = frozenset(sampling.stop_token_ids)
+        if step.grammar is not None or not sampling.ignore_eos:
+            ends |= self._tokenizer.eos_ids
+        counted = sampling.presence_penalty or sampling.frequency_penalty
+        counts: dict[int, int] | None = {} if counted else None
+        seen = set(seq.tokens) if sampling.repetition_penalty != 1.0 else None
+        row = SamplerRow(
+            sampling=sampling,
+            seed=step.seed,
+            sample=seq.sample,
+            logprobs=step.gen.logprobs,
+            output_counts={} if counts is None else counts,
+            seen=seen,
         )
         seq.generation = generation = Generation(
             step,
             output,
             step.grammar.start() if step.grammar is not None else None,
-            start=len(seq.tokens),
-            seen=set(seq.tokens) if sampling.repetition_penalty != 1.0 else None,
+            start,
+            limit,
+            ends,
+            row,
+            restricted=(
+                step.grammar is not None or step.first_mask is not None or sampling.min_tokens > 0
+            ),
+            seen=seen,
+            counts=counts,
         )
         if sampling.max_tokens == 0:
             return None
@@ -61,6 +87,16 @@ class Generator:
 
     def sampler_row(self, seq: Sequence, generation: Generation) -> SamplerRow | StolonError:
         """How to draw the next token; an error if the grammar is at a dead end or broken."""
+        row = generation.row
+        row.position = len(seq.tokens)
+        if generation.restricted:
+            refusal = self._restrict(generation, row)
+            if refusal is not None:
+                return refusal
+        return row
+
+    def _restrict(self, generation: Generation, row: SamplerRow) -> StolonError | None:
+        """Set what may come next."""
         step = generation.step
         sampling = step.gen.sampling
         count = len(generation.output.token_ids)
@@ -78,17 +114,8 @@ class Generator:
         banned: tuple[int, ...] = ()
         if count < sampling.min_tokens:
             banned = (*self._tokenizer.eos_ids, *sampling.stop_token_ids)
-        return SamplerRow(
-            sampling=sampling,
-            seed=step.seed,
-            sample=seq.sample,
-            position=len(seq.tokens),
-            logprobs=step.gen.logprobs,
-            mask=mask,
-            banned=banned,
-            output_counts=generation.counts,
-            seen=generation.seen,
-        )
+        row.mask, row.banned = mask, banned
+        return None
 
     def take(
         self, seq: Sequence, generation: Generation, token: int, logprob: TokenLogprob | None
@@ -96,16 +123,23 @@ class Generator:
         """Accept a sampled token, and what is forced after it. Returns the end, if it is one."""
         if seq.account.first_token is None:
             seq.account.first_token = time.perf_counter()
-        finish = self._ends_at(generation, token)
-        if finish is not None:
-            return finish
-        forced = bool(generation.queued)
-        if forced:
+        if token in generation.ends:
+            finish = self._ends_at(generation, token)
+            if finish is not None:
+                return finish
+        if generation.queued:
             generation.queued.pop(0)
-        finish = self._append(seq, generation, token, logprob, forced=forced)
-        if finish is None and not generation.queued:
+            self._count_forced(generation)
+        else:
+            self._stats.sampled_tokens += 1
+        finish = self._append(seq, generation, token, logprob)
+        if finish is None and generation.matcher is not None and not generation.queued:
             finish = self._force(seq, generation)
         return finish
+
+    def _count_forced(self, generation: Generation) -> None:
+        generation.forced += 1
+        self._stats.forced_tokens += 1
 
     def _ends_at(self, generation: Generation, token: int) -> Finish | None:
         """Whether a token ends the generation instead of belonging to it."""
@@ -135,9 +169,10 @@ class Generator:
             generation.queued = forced
             return None
         for token in forced:
-            finish = self._ends_at(generation, token) or self._append(
-                seq, generation, token, None, forced=True
-            )
+            finish = self._ends_at(generation, token)
+            if finish is None:
+                self._count_forced(generation)
+                finish = self._append(seq, generation, token, None)
             if finish is not None:
                 return finish
         return None
@@ -148,30 +183,18 @@ class Generator:
         generation: Generation,
         token: int,
         logprob: TokenLogprob | None,
-        *,
-        forced: bool,
     ) -> Finish | None:
         matcher = generation.matcher
         if matcher is not None and not matcher.accept(token):
             raise matcher.error or InternalError("the grammar refused a token it had allowed")
-        output = generation.output
         seq.tokens.append(token)
-        generation.counts[token] = generation.counts.get(token, 0) + 1
+        if generation.counts is not None:
+            generation.counts[token] = generation.counts.get(token, 0) + 1
         if generation.seen is not None:
             generation.seen.add(token)
-        if forced:
-            generation.forced += 1
-            self._stats.forced_tokens += 1
-        else:
-            self._stats.sampled_tokens += 1
-        finish = output.push(token, logprob)
+        finish = generation.output.push(token, logprob)
         if finish is not None:
             return finish
         if matcher is not None and matcher.finished:
             return Finish(kind="stop")
-        limit = generation.step.gen.sampling.max_tokens
-        if (limit is not None and len(output.token_ids) >= limit) or (
-            len(seq.tokens) >= self._context_length
-        ):
-            return Finish(kind="length")
-        return None
+        return Finish(kind="length") if len(seq.tokens) >= generation.limit else None

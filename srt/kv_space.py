@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stolon.errors import InternalError
 from stolon.radix import PrefixTree, SlotPool
-from stolon.srt.sequence import NO_SLOTS, Sequence
+from stolon.srt.sequence import Sequence
 
 RESERVE = 16
 """Slots that a decoding sequence takes at a time, so that neighbours in time are neighbours in memory. Fully
@@ -20,8 +20,7 @@ class KVSpace:
     """The pool, the tree and the slot table, kept consistent for the sequences that use them.
 
     Invariant: a slot is free in the pool, on an edge of the tree, or owned by exactly one attached
-    sequence (positions `tree_len` to `computed` of its table row, or its reserve) or by a selection
-    under way.
+    sequence (positions `tree_len` to `held` of its table row) or by a selection under way.
 
     Args:
         table: int64 ``[rows, context]``, shared with the model runner: the slot of each position.
@@ -49,7 +48,7 @@ class KVSpace:
     @property
     def available(self) -> int:
         """Slots that could be had now, by evicting everything that nobody leases."""
-        reserved = sum(len(seq.reserve) for seq in self._attached)
+        reserved = sum(seq.held - seq.claimed for seq in self._attached)
         return self.pool.num_free + self.tree.evictable + reserved
 
     def namespace(self, seq: Sequence) -> Hashable:
@@ -57,7 +56,8 @@ class KVSpace:
         return (self.weights_version, seq.job.request.salt)
 
     def cached(self, seq: Sequence) -> int:
-        """How many leading tokens could be reused; the last token is always computed, for its logits."""
+        """How many leading tokens of a waiting sequence could be reused; the last token is always computed,
+        for its logits."""
         if seq.cached_at != self._version:
             seq.cached_at = self._version
             seq.cached_length = self._peek(seq)
@@ -69,38 +69,58 @@ class KVSpace:
             limit = max(0, min(seq.job.request.prompt_logprobs.start, len(seq.tokens)) - 1)
         else:
             limit = len(seq.tokens) - 1
-        return min(limit, self.tree.peek(self.namespace(seq), seq.tokens[:limit])) if limit else 0
+        return self.tree.peek(self.namespace(seq), self._key(seq)[:limit]) if limit else 0
+
+    @staticmethod
+    def _key(seq: Sequence) -> NDArray[np.int32]:
+        if seq.key is None:
+            seq.key = np.array(seq.tokens, np.int32)
+        return seq.key
 
     def attach(self, seq: Sequence) -> None:
         """Give a waiting sequence a table row and the cached part of its prefix, leased."""
-        match = self.tree.match(self.namespace(seq), seq.tokens[: self.cached(seq)])
+        cached = self.cached(seq)
+        match = self.tree.match(self.namespace(seq), self._key(seq)[:cached])
+        seq.key = None
         self.tree.lease(match.node)
         seq.node = match.node
         seq.row = self._rows.pop()
         self.table[seq.row, : match.length] = match.slots
-        seq.computed = seq.tree_len = match.length
+        seq.computed = seq.tree_len = seq.claimed = seq.held = match.length
         self._attached.add(seq)
 
-    def extend(self, seq: Sequence, n: int) -> NDArray[np.int64] | None:
-        """Slots for the next n tokens of a sequence; None if there are not enough.
+    def extend(self, seq: Sequence, n: int) -> bool:
+        """Claim slots for the next n tokens of a sequence; False if there are not enough.
 
-        Single tokens come from a reserve of consecutive slots, as long as slots are free anyway.
+        A single token takes a reserve, as long as there is one for every sequence. Cached prefixes give way
+        to it: evicting a slot for every token of every sequence would cost more than they are worth.
         """
-        if n == 1:
-            if not len(seq.reserve) and self.pool.num_free >= RESERVE * len(self._attached):
-                reserve = self.pool.alloc(RESERVE)
-                if reserve is not None:
-                    seq.reserve = reserve
-            if len(seq.reserve):
-                slot, seq.reserve = seq.reserve[:1], seq.reserve[1:]
-                return slot
-        return self.allocate(n)
+        stop = seq.computed + n
+        if stop <= seq.held:
+            seq.claimed = stop
+            return True
+        self._drop_reserve(seq)
+        slots: NDArray[np.int64] | None = None
+        if n == 1 and self.pool.num_free + self.tree.evictable >= RESERVE * len(self._attached):
+            slots = self.allocate(min(RESERVE, self.table.shape[1] - seq.held))
+        if slots is None:
+            slots = self.allocate(n)
+        if slots is None:
+            return False
+        self.table[seq.row, seq.held : seq.held + len(slots)] = slots
+        seq.held += len(slots)
+        seq.claimed = stop
+        return True
+
+    def _drop_reserve(self, seq: Sequence) -> None:
+        if seq.held > seq.claimed:
+            self.pool.free(self.table[seq.row, seq.claimed : seq.held].copy())
+            seq.held = seq.claimed
 
     def _reclaim(self) -> None:
         """Take all reserves back."""
         for seq in self._attached:
-            self.pool.free(seq.reserve)
-            seq.reserve = NO_SLOTS
+            self._drop_reserve(seq)
 
     def allocate(self, n: int) -> NDArray[np.int64] | None:
         """n slots, evicting what is least recently used if need be; None if there are not enough."""
@@ -119,8 +139,8 @@ class KVSpace:
         """Forget the keys and values from position `length` on. Slots that the tree owns stay with it."""
         if length >= seq.computed:
             return
-        self.pool.free(self.table[seq.row, max(length, seq.tree_len) : seq.computed].copy())
-        seq.computed = length
+        self.pool.free(self.table[seq.row, max(length, seq.tree_len) : seq.held].copy())
+        seq.computed = seq.claimed = seq.held = length
         seq.tree_len = min(seq.tree_len, length)
 
     def share(self, seq: Sequence) -> None:
@@ -148,14 +168,13 @@ class KVSpace:
         if seq.node is None:
             return
         self.share(seq)
-        self.pool.free(seq.reserve)
-        seq.reserve = NO_SLOTS
+        self._drop_reserve(seq)
         self._attached.discard(seq)
         self.tree.release(seq.node)
         self._rows.append(seq.row)
         seq.node = None
         seq.row = -1
-        seq.computed = seq.tree_len = 0
+        seq.computed = seq.tree_len = seq.claimed = seq.held = 0
 
     def reset(self) -> None:
         """Forget everything: after a fault in a step, what the slots hold can't be trusted. No sequence may
@@ -173,8 +192,5 @@ class KVSpace:
 
     def check_integrity(self, attached: Iterable[Sequence]) -> None:
         """Every slot accounted for (promise P4). Raises InternalError with the detail."""
-        owned = [seq.reserve for seq in self._attached]
-        owned += [
-            self.table[seq.row, seq.tree_len : seq.computed] for seq in attached if seq.row >= 0
-        ]
+        owned = [self.table[seq.row, seq.tree_len : seq.held] for seq in attached if seq.row >= 0]
         self.tree.check_integrity(np.concatenate(owned) if owned else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stolon.errors import ModelNotFound
+from stolon.srt.loaders import GGUFModel, SafetensorsModel
 from stolon.srt.loaders.gguf import GGUFFile
 from stolon.srt.tokenizer import (
     ChatTemplate,
@@ -19,11 +20,27 @@ from stolon.srt.tokenizer import (
 def load_tokenizer(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
     """Tokenizer and template of a .gguf file or a Hugging Face folder. Raises ModelError."""
     if path.is_dir():
-        return tokenizer_from_folder(path), chat_template_from_folder(path)
+        return _from_folder(path)
     if not path.exists():
         raise ModelNotFound(f"there is no model at {path}")
     file = GGUFFile.open(path)
     try:
-        return tokenizer_from_gguf(file), chat_template_from_gguf(file)
+        return _from_gguf(file)
     finally:
         file.close()
+
+
+def tokenizer_of(model: GGUFModel | SafetensorsModel) -> tuple[Tokenizer, ChatTemplate | None]:
+    """Tokenizer and template of an opened model. Raises ModelError."""
+    if isinstance(model, SafetensorsModel):
+        return _from_folder(model.folder)
+    return _from_gguf(model.file)
+
+
+def _from_folder(folder: Path) -> tuple[Tokenizer, ChatTemplate | None]:
+    return tokenizer_from_folder(folder), chat_template_from_folder(folder)
+
+
+def _from_gguf(file: GGUFFile) -> tuple[Tokenizer, ChatTemplate | None]:
+    tokenizer = tokenizer_from_gguf(file)
+    return tokenizer, chat_template_from_gguf(file, tokenizer=tokenizer)

@@ -105,6 +105,8 @@ class EngineLoop:
         self.stats.requests += 1
         rid = job.request.rid
         if rid in self._jobs:
+            self._forget_finished()
+        if rid in self._jobs:
             self._walker.fail(job, InvalidRequest(f"request id {rid!r} is in use", param="rid"))
             return
         self._jobs[rid] = job
@@ -194,23 +196,27 @@ class EngineLoop:
             if not plan.stuck:
                 raise InternalError("a step had nothing to compute")
             return
-        forward = time.perf_counter()
+        planned = time.perf_counter()
         logits = self._runner.forward(plan.batch)
-        self.stats.forward_time += time.perf_counter() - forward
-        self._walker.apply(plan, logits)
+        forward_time = time.perf_counter() - planned
+        sample_time = self._walker.apply(plan, logits)
+        if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
+            self._forget_finished()
+        # Together, so that whoever reads them while a step runs sees whole steps.
         self.stats.steps += 1
+        self.stats.forward_time += forward_time
+        self.stats.sample_time += sample_time
         self.stats.step_time += time.perf_counter() - begun
-        self._forget_finished()
 
     def _forget_finished(self) -> None:
-        if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
-            alive = {
-                seq.job.request.rid for seq in (*self._scheduler.running, *self._scheduler.waiting)
-            }
-            self._jobs = {rid: job for rid, job in self._jobs.items() if rid in alive}
+        alive = {
+            seq.job.request.rid for seq in (*self._scheduler.running, *self._scheduler.waiting)
+        }
+        self._jobs = {rid: job for rid, job in self._jobs.items() if rid in alive}
 
     def _fail_all(self, error: StolonError) -> None:
         """End every request, and start anew with an empty cache."""
+        self._forget_finished()
         self._scheduler.clear()
         self._space.reset()
         for job in self._jobs.values():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from stolon.kernels import Ops, RaggedBatch
+from stolon.kernels import Ops, RaggedBatch, StoredWeight
 from stolon.radix import KVCache
 from stolon.srt.models.config import ModelConfig
 from stolon.srt.models.registry import load_model
@@ -19,14 +21,15 @@ class Runner(Protocol):
 
     num_slots: int
     kv_token_bytes: int
-    slot_table: Tensor
+    slot_table: NDArray[np.int64]
     architecture: str
     dtype: str
     vocab_size: int
     parameter_count: int
+    team: Any
 
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """float32 ``[S, vocab]`` for the S output rows of the batch."""
+        """float32 ``[S, vocab]`` for the S output rows of the batch, valid until the next call."""
         ...
 
 
@@ -46,7 +49,7 @@ class ModelRunner:
         slot_table: int64 ``[table_rows, max_context]``, KV slots by position. The scheduler writes
             it; steps read it through their batch.
         parameter_count: numbers in the model's tensors.
-        weight_bytes: what those take in `ops.dtype`; a tied embedding counts once.
+        weight_bytes: what the packed weights take in memory.
         kv_token_bytes: what one token takes in the cache.
     """
 
@@ -66,25 +69,30 @@ class ModelRunner:
         self.num_slots = num_slots
         self.vocab_size = config.vocab_size
         self.ops = ops
+        self.team = ops.team
         self.max_context = min(max_context, config.context_length)
         counted = _CountingSource(source)
+        before = ops.weight_bytes
         with torch.inference_mode():
-            self._model = load_model(counted, ops, max_context=self.max_context)
+            model = load_model(counted, ops, max_context=self.max_context)
+        self.parameter_count = counted.parameters
+        self.weight_bytes = ops.weight_bytes - before
         # Not inference tensors: others write to them outside of inference mode.
         self.kv = KVCache(
             config.num_layers, num_slots, config.num_kv_heads, config.head_dim, ops.dtype
         )
-        self.slot_table = torch.zeros(table_rows, self.max_context, dtype=torch.int64)
-        self.parameter_count = counted.parameters
-        self.weight_bytes = counted.parameters * ops.dtype.itemsize
+        self.slot_table = np.zeros((table_rows, self.max_context), np.int64)
         self.kv_token_bytes = KVCache.bytes_per_token(
             config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype
         )
+        keys, values = self.kv.k, self.kv.v
+        self._step = ops.record(lambda batch: model.forward(batch, keys, values))
 
     @torch.inference_mode()
     def forward(self, batch: RaggedBatch) -> Tensor:
-        """Run one step. Returns float32 ``[S, vocab]``, S = len(batch.output_rows) (may be 0)."""
-        return self._model.forward(batch, self.kv.k, self.kv.v)
+        """Run one step. Returns float32 ``[S, vocab]``, S = len(batch.output_rows) (may be 0), valid
+        until the next call."""
+        return self._step(batch)
 
 
 class _CountingSource:
@@ -106,6 +114,11 @@ class _CountingSource:
         tensor = self._source.tensor(name, dtype)
         self.parameters += tensor.numel()
         return tensor
+
+    def stored(self, name: str) -> StoredWeight:
+        weight = self._source.stored(name)
+        self.parameters += weight.shape[0] * weight.shape[1]
+        return weight
 
     def close(self) -> None:
         self._source.close()

@@ -31,6 +31,9 @@ class GenOutput:
     Args:
         prefix: bytes that the first tokens repeat from the literal before them (token healing); they are
             not part of the text.
+        streamed: pieces are taken while the text grows. Otherwise, unless a stop condition has to read
+            it, tokens are only collected, and the text is decoded at the end: for `take` nothing is
+            certain before.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class GenOutput:
         *,
         prefix: bytes = b"",
         logprobs: bool = False,
+        streamed: bool = True,
     ) -> None:
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprob] | None = [] if logprobs else None
@@ -56,7 +60,7 @@ class GenOutput:
         self._text_ends: list[
             int
         ] = []  # of each token; short while its last character is incomplete
-        self._longest_stop = max((len(stop) for stop in sampling.stop), default=0)
+        self._incremental = streamed or bool(sampling.stop or stop_regexes)
 
     @property
     def text(self) -> str:
@@ -68,6 +72,8 @@ class GenOutput:
         self.token_ids.append(token)
         if self.logprobs is not None and logprob is not None:
             self.logprobs.append(logprob)
+        if not self._incremental:
+            return None
         before = len(self._text)
         self._text += self._decoder.push(token)
         if not self._decoder.holding:
@@ -84,14 +90,13 @@ class GenOutput:
         armed = len(self.token_ids) >= self._sampling.min_tokens
         found: tuple[int, int, str] | None = None
         hold = len(self._text)
-        if armed and self._longest_stop:
-            start = max(self._skip, before - self._longest_stop + 1)
+        if armed:
             for stop in self._sampling.stop:
-                at = self._text.find(stop, start)
+                at = self._text.find(stop, max(self._skip, before - len(stop) + 1))
                 if at >= 0 and (found is None or at < found[0]):
                     found = (at, at + len(stop), stop)
-        if self._longest_stop:
-            hold = min(hold, self._partial_stop())
+        if self._sampling.stop:
+            hold = self._partial_stop()
         for search in self._searches:
             match = search.feed(self._text, max(before, self._skip))
             if match and armed and (found is None or match[0] < found[0]):
@@ -107,11 +112,14 @@ class GenOutput:
     def _partial_stop(self) -> int:
         """Where the longest suffix of the text that could still become a stop string begins."""
         text = self._text
-        for length in range(min(self._longest_stop - 1, len(text) - self._skip), 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self._sampling.stop):
-                return len(text) - length
-        return len(text)
+        earliest = len(text)
+        for stop in self._sampling.stop:
+            at = text.find(stop[0], max(self._skip, len(text) - len(stop) + 1))
+            while 0 <= at < earliest and not stop.startswith(text[at:]):
+                at = text.find(stop[0], at + 1)
+            if 0 <= at < earliest:
+                earliest = at
+        return earliest
 
     def _cut(self, at: int) -> None:
         """End the text at character `at`: drop the tokens beyond, re-encode only the part of a token.
@@ -139,7 +147,11 @@ class GenOutput:
         Incomplete UTF-8 at the end becomes U+FFFD, unless a stop cut the text; that may itself complete
         a stop, so the reason for the end is returned.
         """
-        if not (finish.kind == "stop" and isinstance(finish.matched, str)):
+        if not self._incremental:
+            skip_special = self._sampling.skip_special_tokens
+            self._text = self._tokenizer.decode(self.token_ids, skip_special=skip_special)
+            self._end_tokens()
+        elif not (finish.kind == "stop" and isinstance(finish.matched, str)):
             before = len(self._text)
             self._text += self._decoder.flush()
             self._end_tokens()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 from stolon.srt.batching import Run
 from stolon.srt.protocol import PromptDone, TokenLogprob
+from stolon.srt.sampling import token_logprobs
 
 
-def score_prompt(run: Run, logits: Tensor) -> PromptDone | None:
+def score_prompt(run: Run, logits: Tensor, *, team: Any = None) -> PromptDone | None:
     """Score the tokens that a run's rows predict, if the request asked for it.
 
     Args:
         run: a computed run all of whose rows have logits.
         logits: float32 ``[outputs, vocab]`` of the whole step.
+        team: as in `sampling.sample`.
 
     Returns:
         The event to send when the last token of the prompt is scored.
+
+    Raises:
+        InternalError: a row of logits holds a NaN or nothing finite.
     """
     seq = run.seq
     job = seq.job
@@ -26,15 +32,17 @@ def score_prompt(run: Run, logits: Tensor) -> PromptDone | None:
         return None
     if not seq.prompt_logprobs and asked.start == 0:
         seq.prompt_logprobs.append(TokenLogprob(seq.tokens[0], None))
-    for row, position in enumerate(range(run.start + 1, min(run.stop + 1, seq.prompt_len))):
-        if position >= asked.start:
-            logprobs = torch.log_softmax(logits[run.first_output + row], -1)
-            token = seq.tokens[position]
-            top: list[tuple[int, float]] = []
-            if asked.top:
-                best = torch.topk(logprobs, min(asked.top, len(logprobs)))
-                top = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-            seq.prompt_logprobs.append(TokenLogprob(token, float(logprobs[token]), top))
+    # The row at position i predicts the token at i + 1.
+    first = max(run.start + 1, asked.start)
+    last = min(run.stop + 1, seq.prompt_len)
+    if first < last:
+        offset = run.first_output - run.start - 1
+        seq.prompt_logprobs += token_logprobs(
+            logits[offset + first : offset + last],
+            seq.tokens[first:last],
+            top=asked.top,
+            team=team,
+        )
     if run.stop < seq.prompt_len:
         return None
     job.prompt_reported = True

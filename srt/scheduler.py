@@ -71,12 +71,18 @@ class Scheduler:
 
     def admit(self) -> None:
         """Move waiting sequences to running while there is room for them."""
-        while self._changed and self.waiting and self._room():
-            seq = self._choose()
-            if seq is None:
-                break
-            self.waiting.remove(seq)
-            self._start(seq)
+        if self._changed and self.waiting and self._room():
+            prefilling: dict[bytes, list[Sequence]] = {}
+            for seq in self.running:
+                if seq.prefilling:
+                    prefilling.setdefault(seq.job.head, []).append(seq)
+            while self.waiting and self._room():
+                chosen = self._choose(prefilling)
+                if chosen is None:
+                    break
+                self.waiting.remove(chosen)
+                self._start(chosen)
+                prefilling.setdefault(chosen.job.head, []).append(chosen)
         self._changed = False
 
     def _room(self) -> bool:
@@ -92,13 +98,16 @@ class Scheduler:
         for other in self.waiting:
             other.waited += 1
 
-    def _choose(self) -> Sequence | None:
-        """The next to admit: priority, then age, then the longest cached prefix, then arrival."""
+    def _choose(self, prefilling: dict[bytes, list[Sequence]]) -> Sequence | None:
+        """The next to admit: priority, then age, then the longest cached prefix, then arrival.
+
+        `prefilling` are the running sequences that still compute known tokens, by the head of their job.
+        """
         best: Sequence | None = None
         best_key: tuple[int, bool, int] | None = None
         for seq in list(self.waiting)[:WINDOW]:
             cached = self._space.cached(seq)
-            if self._sibling_ahead(seq, cached):
+            if self._sibling_ahead(seq, cached, prefilling):
                 continue
             key = (seq.job.request.priority, seq.waited >= MAX_AGE, cached)
             if best_key is None or key > best_key:
@@ -107,14 +116,17 @@ class Scheduler:
             return None
         return best
 
-    def _sibling_ahead(self, seq: Sequence, cached: int) -> bool:
+    def _sibling_ahead(
+        self, seq: Sequence, cached: int, prefilling: dict[bytes, list[Sequence]]
+    ) -> bool:
         """Whether a running sequence is computing a prefix that this one could soon reuse."""
-        namespace = self._space.namespace(seq)
         if seq.job.request.prompt_logprobs is not None and not seq.job.prompt_reported:
             return any(other.job is seq.job for other in self.running)
-        for other in self.running:
-            if not other.prefilling or other.job.head != seq.job.head:
-                continue
+        siblings = prefilling.get(seq.job.head)
+        if siblings is None:
+            return False
+        namespace = self._space.namespace(seq)
+        for other in siblings:
             if self._space.namespace(other) != namespace:
                 continue
             shared = min(_common_prefix(seq.job.prompt, other.job.prompt), len(seq.tokens) - 1)

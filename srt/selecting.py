@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from stolon.srt.protocol import ChoiceScore, SelectMethod
+from stolon.srt.sampling import log_totals
 
 GROUP_ROWS = 128
 """Rows of trie scored in one step; bounds the memory for logits."""
@@ -116,14 +117,19 @@ class Selection:
             # The first token has no context, so a choice of one token needs no row.
             self._unconditional.update((i, [0.0]) for i, c in enumerate(choices) if len(c) == 1)
         self.root: Tensor | None = None
-        """float32 ``[vocab]``, log-probs after the context; set by the first step."""
+        """float32 ``[vocab]``, logits after the context; set by the first step."""
+        self._root_total = 0.0
 
-    def take_root(self, logits: Tensor) -> None:
-        """Take the logits ``[vocab]`` of the context's last row; they score choices of one token."""
-        self.root = torch.log_softmax(logits, -1)
+    def take_root(self, logits: Tensor, *, team: Any = None) -> None:
+        """Take the logits ``[vocab]`` of the context's last row; they score choices of one token.
+
+        `team` as in `sampling.sample`.
+        """
+        self.root = logits.clone()
+        (self._root_total,) = log_totals(logits[None], team=team)
         for index, choice in enumerate(self._choices):
             if len(choice) == 1:
-                self._token_logprobs[index] = [float(self.root[choice[0]])]
+                self._token_logprobs[index] = [self._root_score(choice[0])]
 
     @property
     def done(self) -> bool:
@@ -154,13 +160,13 @@ class Selection:
         choice = self._choices[index]
         return choice if conditional or self._bos is None else [self._bos, *choice]
 
-    def record(self, group: Group, logits: Tensor) -> None:
+    def record(self, group: Group, logits: Tensor, *, team: Any = None) -> None:
         """Take the trie's logits, float32 ``[group.trie.rows, vocab]``."""
-        logprobs = torch.log_softmax(logits, -1)
+        totals = log_totals(logits, team=team)
         for index, rows in zip(group.members, group.trie.paths, strict=True):
             path = self._path(index, group.conditional)
             scores = [
-                self._score(logprobs, row, token, group.conditional)
+                self._score(logits, totals, row, token, group.conditional)
                 for row, token in zip(rows, path, strict=True)
             ]
             if group.conditional:
@@ -168,12 +174,15 @@ class Selection:
             else:
                 self._unconditional[index] = scores if self._bos is None else scores[1:]
 
-    def _score(self, logprobs: Tensor, row: int, token: int, conditional: bool) -> float:
+    def _score(
+        self, logits: Tensor, totals: list[float], row: int, token: int, conditional: bool
+    ) -> float:
         if row >= 0:
-            return float(logprobs[row, token])
-        if conditional and self.root is not None:
-            return float(self.root[token])
-        return 0.0
+            return float(logits[row, token]) - totals[row]
+        return self._root_score(token) if conditional else 0.0
+
+    def _root_score(self, token: int) -> float:
+        return 0.0 if self.root is None else float(self.root[token]) - self._root_total
 
     def result(self, texts: tuple[str, ...]) -> tuple[int, list[ChoiceScore]]:
         """Index of the winner (the first among equals) and the scores in the order of the choices."""

@@ -13,6 +13,7 @@ from stolon.radix import Node
 from stolon.srt.admission import GenStep, Job, Known, SelectStep, Step
 from stolon.srt.output import GenOutput
 from stolon.srt.protocol import TokenLogprob, Usage
+from stolon.srt.sampling import SamplerRow
 from stolon.srt.selecting import Selection
 
 
@@ -45,22 +46,32 @@ class Account:
 
 @dataclass(slots=True)
 class Generation:
-    """A GenStep under way."""
+    """A GenStep under way.
+
+    Attributes:
+        start: position of its first token in the sequence.
+        limit: length at which the sequence has no room for another token.
+        ends: tokens that may end it instead of belonging to it.
+        row: how to draw its next token; only what changes is set anew for each.
+        restricted: whether something may ever forbid a token: a grammar, a healed prefix, min_tokens.
+        seen: tokens of prompt and output, for the repetition penalty; None when that is off.
+        counts: of the output's tokens, for the other penalties; None when those are off.
+        forced: how many of its tokens were forced.
+        queued: forced tokens that are taken one step at a time, because their log-probs were asked for.
+    """
 
     step: GenStep
     output: GenOutput
     matcher: Matcher | None
     start: int
-    """Position of its first token in the sequence."""
+    limit: int
+    ends: frozenset[int]
+    row: SamplerRow
+    restricted: bool
     seen: set[int] | None
-    """Tokens of prompt and output, for the repetition penalty; None when that is off."""
+    counts: dict[int, int] | None
     forced: int = 0
-    counts: dict[int, int] = field(default_factory=dict)
     queued: list[int] = field(default_factory=list)
-    """Forced tokens that are taken one step at a time, because their log-probs were asked for."""
-
-
-NO_SLOTS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 @dataclass(eq=False, slots=True)
@@ -69,10 +80,12 @@ class Sequence:
 
     Invariants: the keys and values of ``tokens[:computed]`` are in the slots that the table row names;
     the first `tree_len` of those slots belong to the prefix tree and are leased through `node`, the others
-    to this sequence; ``computed <= len(tokens)``.
+    to this sequence. It also owns the slots of the positions up to `held`: the step being built or under
+    way writes those up to `claimed`, the rest is a reserve for later tokens.
+    ``tree_len <= computed <= claimed <= held`` and ``computed <= len(tokens)``.
 
     Attributes:
-        reserve: slots for its next tokens, not used yet.
+        key: `tokens` as the tree wants them, while the sequence waits and they can't change.
         cached_at, cached_length: how much of it the tree has, as of that version of the tree.
         literals: length up to the end of the last literals appended; what usage counts as prompt.
         known: the same with the tokens that a grammar forces right after them. These are prefilled in
@@ -85,14 +98,16 @@ class Sequence:
     cursor: int = 0
     computed: int = 0
     tree_len: int = 0
+    claimed: int = 0
+    held: int = 0
     node: Node | None = None
     row: int = -1
     literals: int = 0
     known: int = 0
     waited: int = 0
+    key: NDArray[np.int32] | None = None
     cached_at: int = -1
     cached_length: int = 0
-    reserve: NDArray[np.int64] = field(default_factory=lambda: NO_SLOTS)
     retractions: int = 0
     prompt_len: int = 0
     prompt_cached: int = 0

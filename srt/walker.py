@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from stolon.errors import ContextLengthExceeded, InternalError, StolonError
@@ -36,6 +36,9 @@ class Walker:
 
     A fault in one sequence fails its request and nothing else (promise P3): what is done for one
     sequence runs behind `_guard`.
+
+    Args:
+        team: that samples (see `sampling.sample`); None for numpy.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class Walker:
         stats: EngineStats,
         *,
         context_length: int,
+        team: Any = None,
     ) -> None:
+        self._team = team
         self._generator = generator
         self._scheduler = scheduler
         self._space = space
@@ -90,54 +95,66 @@ class Walker:
 
     # One step
 
-    def apply(self, plan: Plan, logits: Tensor) -> None:
-        """Take the logits ``[outputs, vocab]`` of a computed plan; ids beyond the tokenizer are cut off."""
-        logits = logits[:, : self._generator.vocab_size]
+    def apply(self, plan: Plan, logits: Tensor) -> float:
+        """Take the logits ``[outputs, vocab]`` of a computed plan; ids beyond the tokenizer are cut off.
+
+        Returns the seconds that sampling took.
+        """
+        if logits.shape[1] > self._generator.vocab_size:
+            logits = logits[:, : self._generator.vocab_size]
         for run in plan.runs:
-            self._computed(run)
+            run.seq.computed = run.stop
+            if run.start < run.seq.known:
+                self._computed(run)
         for trie in plan.tries:
             self._space.pool.free(trie.slots)
         for run in plan.runs:
-            if run.outputs and (done := score_prompt(run, logits)) is not None:
-                self._scheduler.wake()
-                self._emit(run.seq, done)
+            if run.outputs and run.seq.job.request.prompt_logprobs is not None:
+                self._guard(run.seq, lambda run=run: self._score_prompt(run, logits))  # type: ignore[misc]
         self._select(plan, logits)
-        self._sample(plan, logits)
+        sample_time = self._sample(plan, logits)
         for run in plan.runs:
-            if run.seq.step is None and run.seq.pending == 0 and run.seq.row >= 0:
-                self._finish_sample(run.seq)
+            seq = run.seq
+            if seq.generation is None and seq.step is None and not seq.pending and seq.row >= 0:
+                self._finish_sample(seq)
+        return sample_time
 
     def _computed(self, run: Run) -> None:
+        """Known tokens were computed: count them, and let siblings that share them go on from here."""
         seq = run.seq
-        was_prefilling = seq.prefilling
-        seq.computed = run.stop
         settled = min(run.stop, seq.literals)
         fresh = max(0, settled - max(run.start, seq.counted))
         seq.counted = max(seq.counted, settled)
         seq.account.computed += fresh
         self._stats.computed_tokens += fresh
-        if was_prefilling:
-            # Siblings that share a part of this prompt can go on from here.
-            self._space.share(seq)
+        self._space.share(seq)
+        self._scheduler.wake()
+
+    def _score_prompt(self, run: Run, logits: Tensor) -> None:
+        done = score_prompt(run, logits, team=self._team)
+        if done is not None:
             self._scheduler.wake()
+            self._emit(run.seq, done)
 
     def _select(self, plan: Plan, logits: Tensor) -> None:
         touched: dict[Sequence, None] = {}
         for run in plan.runs:
             selection = run.seq.selection
             if run.outputs and selection is not None and run.stop == len(run.seq.tokens):
-                selection.take_root(logits[run.last_output])
+                selection.take_root(logits[run.last_output], team=self._team)
                 touched[run.seq] = None
         for trie in plan.tries:
             if trie.seq.selection is not None:
                 last = trie.first_output + trie.group.trie.rows
-                trie.seq.selection.record(trie.group, logits[trie.first_output : last])
+                trie.seq.selection.record(
+                    trie.group, logits[trie.first_output : last], team=self._team
+                )
                 touched[trie.seq] = None
         for seq in touched:
             if seq.selection is not None and seq.selection.done:
                 self._guard(seq, lambda seq=seq: self._finish_select(seq))  # type: ignore[misc]
 
-    def _sample(self, plan: Plan, logits: Tensor) -> None:
+    def _sample(self, plan: Plan, logits: Tensor) -> float:
         chosen: list[tuple[Sequence, Generation]] = []
         outputs: list[int] = []
         rows: list[SamplerRow] = []
@@ -146,7 +163,8 @@ class Walker:
             generation = seq.generation
             if generation is None or seq.row < 0 or run.stop != len(seq.tokens):
                 continue
-            if generation.step.gen.sampling.max_tokens == 0:
+            if run.stop >= generation.limit:
+                # It was to generate nothing, but wanted its prompt computed.
                 self._end_generation(seq, generation, Finish(kind="length"))
                 continue
             row = self._generator.sampler_row(seq, generation)
@@ -157,24 +175,21 @@ class Walker:
             rows.append(row)
             outputs.append(run.last_output)
         if not chosen:
-            return
-        if len(outputs) != len(logits):
-            logits = logits[torch.tensor(outputs)]
+            return 0.0
         begun = time.perf_counter()
-        drawn = sample(logits, rows)
-        self._stats.sample_time += time.perf_counter() - begun
+        drawn = sample(logits, rows, team=self._team, places=outputs)
+        sample_time = time.perf_counter() - begun
         for (seq, generation), token in zip(chosen, drawn, strict=True):
             if seq.job.over:
                 continue
             if isinstance(token, StolonError):
                 self._fail_at(seq, token)
-            else:
-                self._guard(
-                    seq,
-                    lambda seq=seq, generation=generation, token=token: self._take(  # type: ignore[misc]
-                        seq, generation, token.token, token.logprob
-                    ),
-                )
+                continue
+            try:
+                self._take(seq, generation, token.token, token.logprob)
+            except StolonError as error:
+                self._fail_at(seq, error)
+        return sample_time
 
     def _take(
         self, seq: Sequence, generation: Generation, token: int, logprob: TokenLogprob | None

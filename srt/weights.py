@@ -25,6 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from stolon.kernels import StoredWeight
 from stolon.srt.models.config import ModelConfig
 
 
@@ -41,6 +42,11 @@ class WeightSource(Protocol):
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
         """A fresh, contiguous, dequantised copy of one tensor. Raises ModelFileError if it is absent."""
+        ...
+
+    def stored(self, name: str) -> StoredWeight:
+        """A matrix as the file holds it, rows in canonical order. Raises ModelFileError if it is absent,
+        UnsupportedModel if its format is not implemented."""
         ...
 
     def close(self) -> None: ...

@@ -30,6 +30,11 @@ class FourBit:
     codes: Tensor
     scale_offset: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        """What this takes in memory."""
+        return self.codes.nbytes + self.scale_offset.nbytes
+
     def product(self, x: Tensor) -> Tensor:
         """``[T, in] -> [T, out]``; torch's kernel reads contiguous rows only."""
         out: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(

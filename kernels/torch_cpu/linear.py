@@ -50,6 +50,13 @@ class Packed:
     bias: Tensor | None
     few: FourBit | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """What this takes in memory."""
+        weight = self.weight.numel() * self.weight.element_size()
+        bias = 0 if self.bias is None else self.bias.nbytes
+        return weight + bias + (0 if self.few is None else self.few.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class PackedGated:
@@ -58,6 +65,11 @@ class PackedGated:
     gate: Packed
     up: Packed
     few: FourBit | None
+
+    @property
+    def nbytes(self) -> int:
+        """What this takes in memory."""
+        return self.gate.nbytes + self.up.nbytes + (0 if self.few is None else self.few.nbytes)
 
 
 class OneDnnLinears:

@@ -64,19 +64,51 @@ class Group:
     blocks: list[Block]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Rotary:
+    """Cosines, and sines negated in the first half: float32 ``[positions, head_dim]``, or of a step
+    ``[T, 1, head_dim]``."""
+
+    cos: Tensor
+    sin: Tensor
+
+
 class StepPlan:
-    """A step's write slots and, per kind of attention, its groups.
+    """A step's arrays as tensors and, per kind of attention, its groups.
 
     Args:
         dtype: of activations, so of masks.
     """
 
     def __init__(self, batch: RaggedBatch, dtype: torch.dtype) -> None:
-        self._batch = batch
+        self.input_ids = torch.from_numpy(batch.input_ids)
+        self.output_rows = torch.from_numpy(batch.output_rows)
+        self._positions = torch.from_numpy(batch.positions)
+        self._q_lens: list[int] = batch.q_lens.tolist()
+        self._kv_lens: list[int] = batch.kv_lens.tolist()
+        self._slot_table = torch.from_numpy(batch.slot_table)
+        self._table_rows: list[int] = batch.table_rows.tolist()
         self._dtype = dtype
         self._groups: dict[tuple[int | None, int], list[Group]] = {}
-        self.write_slots: slice | Tensor = consecutive(batch.write_slots) or batch.write_slots
-        self._starts = list(accumulate(batch.q_lens, initial=0))
+        self._rotary: dict[Rotary, Rotary] = {}
+        write_slots = torch.from_numpy(batch.write_slots)
+        self._write_slots: slice | Tensor = consecutive(write_slots) or write_slots
+        self._starts = list(accumulate(self._q_lens, initial=0))
+
+    def write(self, cache: Tensor, rows: Tensor) -> None:
+        """Write ``[T, kv_heads, head_dim]`` to the step's slots of a cache."""
+        if isinstance(self._write_slots, slice):
+            cache[self._write_slots] = rows
+        else:
+            cache.index_copy_(0, self._write_slots, rows)
+
+    def rotary_rows(self, table: Rotary) -> Rotary:
+        """The table's rows at the step's positions."""
+        rows = self._rotary.get(table)
+        if rows is None:
+            cos, sin = (t.index_select(0, self._positions) for t in (table.cos, table.sin))
+            rows = self._rotary[table] = Rotary(cos.unsqueeze(1), sin.unsqueeze(1))
+        return rows
 
     def groups(self, spec: AttentionSpec) -> list[Group]:
         """The groups for layers of this kind, covering every row once."""
@@ -88,7 +120,7 @@ class StepPlan:
         return groups
 
     def _make(self, window: int | None, share: int) -> list[Group]:
-        q_lens = self._batch.q_lens
+        q_lens = self._q_lens
         decode = [run for run, q_len in enumerate(q_lens) if q_len == 1]
         groups = [
             self._run_group(run, window, share) for run, q_len in enumerate(q_lens) if q_len > 1
@@ -102,14 +134,14 @@ class StepPlan:
 
     def _context(self, run: int, window: int | None) -> Tensor:
         """Slots that any row of the run sees, in order of position."""
-        kv_len, q_len = self._batch.kv_lens[run], self._batch.q_lens[run]
+        kv_len, q_len = self._kv_lens[run], self._q_lens[run]
         first = 0 if window is None else max(0, kv_len - q_len + 1 - window)
-        return self._batch.slot_table[self._batch.table_rows[run], first:kv_len]
+        return self._slot_table[self._table_rows[run], first:kv_len]
 
     def _buckets(self, runs: list[int], window: int | None) -> list[list[int]]:
         """Decode runs by similar context length; runs keep their row order within a bucket."""
-        limit = self._batch.slot_table.shape[1] if window is None else window
-        lengths = {run: min(self._batch.kv_lens[run], limit) for run in runs}
+        limit = self._slot_table.shape[1] if window is None else window
+        lengths = {run: min(self._kv_lens[run], limit) for run in runs}
         buckets: list[list[int]] = []
         longest = 0
         for run in sorted(runs, key=lambda r: -lengths[r]):
@@ -121,7 +153,7 @@ class StepPlan:
 
     def _run_group(self, run: int, window: int | None, share: int) -> Group:
         slots = self._context(run, window)
-        q_len, kv_len = self._batch.q_lens[run], slots.shape[0]
+        q_len, kv_len = self._q_lens[run], slots.shape[0]
         return Group(
             rows=slice(self._starts[run], self._starts[run] + q_len),
             runs=1,

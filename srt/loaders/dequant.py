@@ -38,12 +38,8 @@ def dequantise(
     `name` is for messages. Raises UnsupportedModel for a format that is not implemented,
     ModelFileError if the number of bytes does not fit the shape.
     """
-    unpack = _FORMATS.get(kind)
-    if unpack is None:
-        raise UnsupportedModel(
-            f"tensor {name!r} is stored as {kind.name}, which is not supported",
-            hint="use a file quantised to one of " + ", ".join(k.name for k in SUPPORTED_TYPES),
-        )
+    check_supported(kind, name=name)
+    unpack = _FORMATS[kind]
     out = torch.empty(shape, dtype=dtype)
     blocks = out.numel() // kind.block_size
     if blocks * kind.block_size != out.numel() or blocks * kind.block_bytes != raw.size:
@@ -63,6 +59,15 @@ def dequantise(
             unpack(chunk, floats)
             target.copy_(floats)
     return out
+
+
+def check_supported(kind: GGMLType, *, name: str) -> None:
+    """Raise UnsupportedModel for a format that is not implemented."""
+    if kind not in _FORMATS:
+        raise UnsupportedModel(
+            f"tensor {name!r} is stored as {kind.name}, which is not supported",
+            hint="use a file quantised to one of " + ", ".join(k.name for k in SUPPORTED_TYPES),
+        )
 
 
 def _half(chunk: Tensor, start: int) -> Tensor:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from stolon.errors import ModelFileError, UnsupportedModel
-from stolon.srt.loaders.dequant import dequantise
+from stolon.kernels import StoredWeight
+from stolon.srt.loaders.dequant import check_supported, dequantise
 from stolon.srt.loaders.ggml import GGMLType
 from stolon.srt.loaders.gguf import GGUFFile
 from stolon.srt.loaders.gguf_config import ROPE_FREQS, read_config
@@ -96,6 +97,17 @@ class GGUFModel:
         """A fresh, contiguous, dequantised copy of one tensor; ModelFileError if it is absent."""
         kind, raw, shape = self.quantised(name)
         return dequantise(raw, kind, shape, dtype, name=self._stored[name])
+
+    def stored(self, name: str) -> StoredWeight:
+        """A matrix as the file holds it; errors as `tensor`."""
+        kind, raw, shape = self.quantised(name)
+        check_supported(kind, name=self._stored[name])
+        rows, inputs = shape
+
+        def tensor(dtype: torch.dtype) -> Tensor:
+            return dequantise(raw, kind, shape, dtype, name=self._stored[name])
+
+        return StoredWeight(kind.name, raw, (rows, inputs), tensor)
 
     def close(self) -> None:
         """Release the file."""

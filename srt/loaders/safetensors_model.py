@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from stolon.errors import ModelFileError, ModelNotFound, UnsupportedModel
+from stolon.kernels import StoredWeight
 from stolon.srt.loaders import hf_config
 from stolon.srt.loaders.layout import check_tensor, tensor_shapes
 from stolon.srt.models.config import ModelConfig
@@ -65,6 +66,16 @@ class SafetensorsModel:
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
         """A fresh, contiguous copy of one tensor. Raises ModelFileError if it is absent."""
+        value = self._value(name)
+        if self._config.architecture == "gemma3" and name.endswith("norm.weight"):
+            value = value.float() + 1.0  # stored as the distance from one
+        return torch.empty(value.shape, dtype=dtype).copy_(value)
+
+    def stored(self, name: str) -> StoredWeight:
+        """A matrix as the file holds it, a view of the mapped file where its bytes are aligned."""
+        return StoredWeight.of(self._value(name))
+
+    def _value(self, name: str) -> Tensor:
         if name not in self._shapes:
             raise ModelFileError(f"the model has no tensor {name!r}", where=self.folder.name)
         stored = self._stored_name(name)
@@ -74,9 +85,7 @@ class SafetensorsModel:
             raise ModelFileError(
                 f"tensor {stored!r} can't be read: {error}", where=self.folder.name
             ) from error
-        if self._config.architecture == "gemma3" and name.endswith("norm.weight"):
-            value = value.float() + 1.0  # stored as the distance from one
-        return torch.empty(value.shape, dtype=dtype).copy_(value)
+        return value
 
     def close(self) -> None:
         """Release the files."""

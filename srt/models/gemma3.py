@@ -37,10 +37,10 @@ class Gemma3Layer(DecoderLayer):
         y = ops.rms_norm(x, self.attention_norm, self.eps)
         y = self.attention(y, rotary, plan, cache_k, cache_v)
         y = ops.linear(y, self.attention.output)
-        x = ops.add(ops.rms_norm(y, self.after_attention, self.eps), x)
+        x = ops.rms_norm(y, self.after_attention, self.eps, add=x)
         y = ops.rms_norm(x, self.mlp_norm, self.eps)
         y = ops.linear(ops.gated_linear(y, self.gate_up, self.activation), self.down)
-        return ops.add(ops.rms_norm(y, self.after_mlp, self.eps), x)
+        return ops.rms_norm(y, self.after_mlp, self.eps, add=x)
 
 
 class Gemma3(Llama):

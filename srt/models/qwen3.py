@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from stolon.kernels import Ops
 from stolon.srt.models.config import ModelConfig
@@ -15,13 +14,9 @@ class NormedHeads(Attention):
 
     def __init__(self, config: ModelConfig, index: int, weights: Weights, ops: Ops) -> None:
         super().__init__(config, index, weights, ops)
-        self.eps = config.norm_eps
-        q = self.order(weights("self_attn.q_norm.weight")).expand(config.num_heads, -1)
-        k = self.order(weights("self_attn.k_norm.weight")).expand(config.num_kv_heads, -1)
+        q = weights.vector("self_attn.q_norm.weight").expand(config.num_heads, -1)
+        k = weights.vector("self_attn.k_norm.weight").expand(config.num_kv_heads, -1)
         self.head_norm = ops.pack_norm(torch.cat((q, k)))
-
-    def normalize(self, heads: Tensor) -> Tensor:
-        return self.ops.rms_norm(heads, self.head_norm, self.eps)
 
 
 class Qwen3Layer(DecoderLayer):

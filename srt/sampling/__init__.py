@@ -1,6 +1,6 @@
 """Choosing tokens: penalties, masks, filters, counter-based randomness, log-probs."""
 
-from .logprobs import token_logprobs
+from .logprobs import log_totals, token_logprobs
 from .params import Sampled, SamplerRow, TokenMask
 from .rng import derive_seed, draw_key, token_uniforms
 from .sampler import sample
@@ -11,6 +11,7 @@ __all__ = [
     "TokenMask",
     "derive_seed",
     "draw_key",
+    "log_totals",
     "sample",
     "token_logprobs",
     "token_uniforms",

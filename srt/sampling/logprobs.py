@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -12,6 +13,7 @@ from stolon.errors import InternalError
 from stolon.srt.protocol import Sampling, TokenLogprob
 
 from .filters import Candidates, best, block_sums, exp_weights
+from .native import log_totals_native, native_rows, score_native
 from .params import Floats, Ids
 
 
@@ -88,15 +90,35 @@ def from_candidates(
     return TokenLogprob(token, value, [entry(at) for at in ranked])
 
 
-def token_logprobs(logits: Tensor, tokens: Sequence[int], *, top: int = 0) -> list[TokenLogprob]:
-    """Score known tokens: row i of ``[S, V]`` predicts ``tokens[i]``. For prompts and selections.
+def token_logprobs(
+    logits: Tensor, tokens: Sequence[int], *, top: int = 0, team: Any = None
+) -> list[TokenLogprob]:
+    """Score known tokens: row i of ``[S, V]`` predicts ``tokens[i]``, with `top` alternatives.
 
-    Raises InternalError if a row holds a NaN or nothing finite.
+    `team` as in `sampler.sample`. Raises InternalError if a row holds a NaN or nothing finite.
     """
+    if len(logits) != len(tokens):
+        raise InternalError(f"{len(tokens)} tokens to score with {len(logits)} rows of logits")
+    if team is not None:
+        return score_native(team, native_rows(logits), tokens, top=top)
     rows = to_rows(logits)
-    if len(rows) != len(tokens):
-        raise InternalError(f"{len(tokens)} tokens to score with {len(rows)} rows of logits")
     return [
         from_logits(row, token, top=top, temperature=1.0)
         for row, token in zip(rows, tokens, strict=True)
     ]
+
+
+def log_totals(logits: Tensor, *, team: Any = None) -> list[float]:
+    """The log of the sum of e^logit of each row of ``[S, V]``: what a logit exceeds its log-prob by.
+
+    `team` as in `sampler.sample`. NaN for a row that holds a NaN or nothing finite.
+    """
+    if team is not None:
+        return log_totals_native(team, native_rows(logits))
+    totals = []
+    for row in to_rows(logits):
+        peak = float(row.max())
+        finite = math.isfinite(peak)
+        total = float(block_sums(exp_weights(row, peak, 1.0)).sum()) if finite else math.nan
+        totals.append(peak + math.log(total) if finite else math.nan)
+    return totals

@@ -11,13 +11,17 @@ The order of processing, per row::
 Temperature 0 takes the best token after the mask, the lowest id among equals.
 
 Every row is computed alone, from its own numbers, in an order that nothing else decides: the batch
-it stands in can't change a bit of its result. Rows are numpy views, because numpy's vector loops
-are faster here than starting a parallel operation over the batch.
+it stands in can't change a bit of its result.
+
+With a team of the C++ kernels the whole batch is one call (`native`). Without, rows are numpy views,
+because numpy's vector loops are faster here than starting a parallel operation over the batch; that is
+also the reference for the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +30,7 @@ from stolon.srt.protocol import LogprobSpec, Sampling, TokenLogprob
 
 from .filters import Candidates, candidates, draw
 from .logprobs import from_candidates, from_logits, require_finite, to_rows
+from .native import native_rows, sample_native
 from .params import Floats, Ids, Sampled, SamplerRow
 from .penalties import adjust, restrict
 from .rng import draw_key
@@ -34,21 +39,34 @@ from .rng import draw_key
 GREEDY_BELOW = 1e-5
 
 
-def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> list[Sampled | StolonError]:
+def sample(
+    logits: Tensor,
+    rows: Sequence[SamplerRow],
+    *,
+    team: Any = None,
+    places: Sequence[int] | None = None,
+) -> list[Sampled | StolonError]:
     """Choose one token a row.
 
     Args:
         logits: float32 ``[B, V]``; not changed.
         rows: B of them.
+        team: a `stolon.kernels.cpu._native.Team` to compute with; None for numpy.
+        places: for each row, which one of ``[*, V]`` logits is its own; default the i-th for the i-th.
 
     Returns:
         For each row its token, or the error that row alone failed with: NaN or infinite logits, or
         a mask that leaves nothing.
     """
-    if logits.ndim != 2 or logits.shape[0] != len(rows):
+    count = logits.shape[0] if places is None and logits.ndim else len(places or ())
+    if logits.ndim != 2 or count != len(rows):
         raise InternalError(f"{len(rows)} rows to sample from logits {tuple(logits.shape)}")
+    if team is not None:
+        return sample_native(team, native_rows(logits), rows, places)
+    values_of = to_rows(logits)
     results: list[Sampled | StolonError] = []
-    for values, row in zip(to_rows(logits), rows, strict=True):
+    for place, row in zip(range(count) if places is None else places, rows, strict=True):
+        values = values_of[place]
         try:
             results.append(_sample_row(values, row))
         except StolonError as error:

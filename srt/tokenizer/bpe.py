@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
@@ -29,6 +29,10 @@ def piece_bytes(piece: str) -> bytes:
 
     A character outside the byte alphabet (some files hold plain text entries) stands for its UTF-8.
     """
+    # Most pieces are ASCII behind at most a blank, and ASCII stands for itself.
+    spaced = piece.replace("Ġ", " ")
+    if spaced.isascii():
+        return spaced.encode()
     try:
         return piece.translate(_LATIN1_OF_CHAR).encode("latin-1")
     except UnicodeEncodeError:
@@ -95,15 +99,26 @@ def word_regexes(name: str) -> tuple[tuple[str, ...], bool]:
 
 
 def checked_merges(
-    merges: Iterable[Sequence[str]], vocab: Mapping[str, int], control: Container[str]
+    merges: Iterable[Sequence[str]], vocab: Mapping[str, int], control: Collection[str]
 ) -> list[tuple[str, str]]:
     """The merges that the library may see. Raises ModelFileError if one is not in the vocabulary.
 
     Merges that make or use a control token are left out, so that no ordinary text can ever become
     a control token.
     """
+    pairs = list(merges)
+    try:
+        whole = [
+            (left, right)
+            for left, right in pairs
+            if left in vocab and right in vocab and left + right in vocab and left and right
+        ]
+    except (TypeError, ValueError):  # not two strings: said below
+        whole = []
+    if len(whole) == len(pairs) and not any(token in vocab for token in control):
+        return whole
     kept = []
-    for pair in merges:
+    for pair in pairs:
         if len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
             raise ModelFileError(f"{pair!r} is not a merge of two pieces", where="merges")
         left, right = pair

@@ -74,16 +74,18 @@ def chat_template_from_gguf(
     source = gguf_file.get_str("tokenizer.chat_template", default="")
     if not source:
         return None
+    spelled: Sequence[bytes]
     if tokenizer is None:
         pieces, types = _vocabulary(gguf_file)
         special = [p for p, t in zip(pieces, types, strict=True) if t in _SPECIAL and p]
+        spelled = [piece.encode() for piece in pieces]
     else:
-        pieces = [b.decode("utf-8", "replace") for b in tokenizer.token_bytes]
+        spelled = tokenizer.token_bytes
         special = list(tokenizer.special_tokens)
 
     def spelling(key: str) -> str:
-        token = _token_id(gguf_file, key, len(pieces))
-        return "" if token is None else pieces[token]
+        token = _token_id(gguf_file, key, len(spelled))
+        return "" if token is None else spelled[token].decode("utf-8", "replace")
 
     return ChatTemplate(
         source,
@@ -128,7 +130,9 @@ def _token_id(file: GGUFFile, key: str, vocab_size: int) -> int | None:
 def _added(pieces: Sequence[str], types: Sequence[int], *, blanks: bool) -> list[AddedToken]:
     """Control, unknown and user-defined tokens. `blanks`: U+2581 in user-defined ones is one."""
     added = []
-    for id, kind in enumerate(types):
+    normal = int(TokenType.NORMAL)
+    for id in [id for id, kind in enumerate(types) if kind != normal]:
+        kind = types[id]
         if kind in _SPECIAL:
             added.append(AddedToken(text=pieces[id], id=id, special=True))
         elif kind == TokenType.USER_DEFINED:
@@ -149,8 +153,9 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
     regexes, ignore_merges = word_regexes(name)
     token_bytes = [b""] * len(pieces)
     vocab: dict[str, int] = {}
+    normal = int(TokenType.NORMAL)
     for id, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
-        if kind == TokenType.NORMAL:
+        if kind == normal:
             token_bytes[id] = piece_bytes(piece)
             vocab.setdefault(piece, id)
     for token in added:
@@ -192,8 +197,9 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
     byte_ids: dict[int, int] = {}
     unused = []
     numbers: list[float] = scores.tolist()
+    normal = int(TokenType.NORMAL)
     for id, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
-        if kind == TokenType.NORMAL:
+        if kind == normal:
             token_bytes[id] = piece.replace(SPACE, " ").encode()
             table.setdefault(piece, (id, numbers[id]))
         elif kind == TokenType.UNUSED:

@@ -8,6 +8,8 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from stolon.errors import InvalidRequest, ModelFileError
 from stolon.srt.tokenizer.base import Tokenizer
 
@@ -163,7 +165,8 @@ def _fingerprint(
     tokenizer: Tokenizer, added: Sequence[AddedToken], settings: Iterable[bytes]
 ) -> str:
     digest = hashlib.sha256()
-    digest.update(b"".join(len(b).to_bytes(4, "little") + b for b in tokenizer.token_bytes))
+    digest.update(np.array(list(map(len, tokenizer.token_bytes)), "<u4").tobytes())
+    digest.update(b"".join(tokenizer.token_bytes))
     for token in sorted(added, key=lambda t: t.id):
         digest.update(repr(token).encode("utf-8", "backslashreplace"))
     ends = sorted(tokenizer.eos_ids)

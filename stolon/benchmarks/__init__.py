@@ -1,4 +1,4 @@
-"""Measurements of an engine on this machine, side by side with a peer. See bench/README.md."""
+"""Measurements of an engine on this machine, side by side with its peers. See bench/README.md."""
 
 from stolon.benchmarks.measure import Plan, measure
 from stolon.benchmarks.report import TARGETS, Target, judge, table

@@ -1,19 +1,14 @@
-"""The llama.cpp side of the benchmark: a process that answers JSON lines (see process.py).
+"""The llama.cpp side of the benchmark (see worker_main.py).
 
 It runs in any Python that has llama_cpp and numpy; it needs nothing of Stolon. It drives llama.cpp
 through its C API: one llama_decode per step for all sequences, as llama.cpp's own batched benchmark
-does. Before a measurement every combination of settings in `VARIANTS` is tried once and the fastest
-is kept.
+does. Before a measurement every combination of settings in `VARIANTS` is tried once, on fewer
+tokens, and the fastest is kept.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import llama_cpp
@@ -21,6 +16,9 @@ import numpy as np
 
 # (flash attention, one KV buffer for all sequences)
 VARIANTS = ((0, True), (1, True), (0, False), (1, False))
+DEFAULT_VARIANT = (-1, False)
+PATIENCE = 90.0
+"""Seconds after which shared contexts, whose prompts take long, are not computed a second time."""
 N_BATCH = 2048
 N_UBATCH = 512
 
@@ -78,8 +76,12 @@ class Context:
 
     def argmax(self, rows: int) -> np.ndarray:
         """The likeliest token of each of the last step's `rows` outputs."""
-        logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.handle), (rows, self.vocab))
-        return np.asarray(logits.argmax(axis=1))
+        return np.asarray(self.logits(rows).argmax(axis=1))
+
+    def logits(self, rows: int) -> np.ndarray:
+        """float32 ``[rows, vocab]`` of the last step, valid until the next one."""
+        pointer = llama_cpp.llama_get_logits(self.handle)
+        return np.ctypeslib.as_array(pointer, (rows, self.vocab))
 
     def free(self) -> None:
         llama_cpp.llama_batch_free(self.batch)
@@ -87,7 +89,7 @@ class Context:
 
 
 class Worker:
-    """Answers the messages of one benchmark run."""
+    """Answers the questions of one benchmark run."""
 
     def __init__(self) -> None:
         llama_cpp.llama_backend_init()
@@ -110,37 +112,53 @@ class Worker:
             "build": llama_cpp.llama_print_system_info().decode().strip(),
         }
 
-    def tokenize(self, text: str) -> dict[str, Any]:
-        vocab = llama_cpp.llama_model_get_vocab(self.model)
-        data = text.encode()
-        ids = (ctypes.c_int32 * (len(data) + 8))()
-        count = llama_cpp.llama_tokenize(vocab, data, len(data), ids, len(ids), False, False)
-        if count < 0:
-            raise RuntimeError("llama_tokenize failed")
-        return {"ids": list(ids[:count])}
-
     def prefill(self, ids: list[int]) -> dict[str, Any]:
         """Seconds from nothing to the first token after `ids`."""
-        return self._best_variant("prefill", lambda variant: self._prefill(ids, variant))
+        return self._best_variant("prefill", lambda variant, _: self._prefill(ids, variant), 1)
 
     def decode(self, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
         """Seconds for `new_tokens` greedy tokens each, all prompt tokens but the last computed."""
-        name = f"decode-{len(prompts)}"
-        return self._best_variant(name, lambda v: self._decode(prompts, new_tokens, v))
 
-    def memory(self) -> dict[str, Any]:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return {"rss": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}
+        def measure(variant: tuple[int, bool], tokens: int) -> dict[str, Any]:
+            return self._decode(prompts, tokens, variant)
 
-    def _best_variant(self, name: str, measure: Any) -> dict[str, Any]:
+        return self._best_variant(f"decode-{len(prompts)}", measure, new_tokens)
+
+    def shared(
+        self, prompts: list[list[int]], shared: int, new_tokens: int, repeats: int
+    ) -> dict[str, Any]:
+        """As `decode`; the first `shared` tokens are computed once and are in one place."""
+        tried: dict[tuple[int, bool], dict[str, Any]] = {}
+        start = time.perf_counter()
+        # Sequences can share tokens in a unified buffer only.
+        for variant in ((1, True), (0, True)):
+            if time.perf_counter() - start < PATIENCE:
+                tried[variant] = self._shared(prompts, shared, new_tokens, repeats, variant)
+        best = min(tried, key=lambda variant: float(tried[variant]["seconds"]))
+        return {**tried[best], "settings": {**_named(best), "tried": len(tried)}}
+
+    def logits(self, ids: list[int], out: str, chunk: int) -> dict[str, Any]:
+        """Write the logits after every token, float32 ``[tokens, vocab]``, as a .npy file.
+
+        The context has llama.cpp's own defaults. `chunk` tokens are computed at a time.
+        """
+        context = Context(self.model, 1, len(ids), self.threads, DEFAULT_VARIANT)
+        rows = np.lib.format.open_memmap(out, "w+", np.float32, (len(ids), context.vocab))
+        for start in range(0, len(ids), chunk):
+            part = ids[start : start + chunk]
+            context.put([(token, start + i, 0, True) for i, token in enumerate(part)])
+            rows[start : start + len(part)] = context.logits(len(part))
+        rows.flush()
+        context.free()
+        return {"settings": {"flash_attn": "auto", "kv": "f16"}}
+
+    def _best_variant(self, name: str, measure: Any, tokens: int) -> dict[str, Any]:
         if name not in self.best:
-            tried = [(measure(variant)["seconds"], variant) for variant in VARIANTS]
+            few = max(1, tokens // 4)
+            tried = [(measure(variant, few)["seconds"], variant) for variant in VARIANTS]
             self.best[name] = min(tried)[1]
-        flash, unified = self.best[name]
-        return {
-            **measure((flash, unified)),
-            "settings": {"flash_attn": bool(flash), "kv_unified": unified},
-        }
+        variant = self.best[name]
+        return {**measure(variant, tokens), "settings": _named(variant)}
 
     def _prefill(self, ids: list[int], variant: tuple[int, bool]) -> dict[str, Any]:
         context = Context(self.model, 1, len(ids) + 64, self.threads, variant)
@@ -169,47 +187,54 @@ class Worker:
                 for i, token in enumerate(ids[:-1])
             ]
         )
+        answer = self._steps(context, prompts, new_tokens)
+        context.free()
+        return answer
+
+    def _shared(
+        self,
+        prompts: list[list[int]],
+        shared: int,
+        new_tokens: int,
+        repeats: int,
+        variant: tuple[int, bool],
+    ) -> dict[str, Any]:
+        count, longest = len(prompts), max(map(len, prompts))
+        cells = shared + count * (longest - shared + new_tokens)
+        context = Context(
+            self.model, count, -(-cells // (256 * count)) * 256, self.threads, variant
+        )
+        context.put([(token, i, 0, False) for i, token in enumerate(prompts[0][:shared])])
+        for sequence, ids in enumerate(prompts):
+            if sequence:
+                llama_cpp.llama_memory_seq_cp(context.memory, 0, sequence, 0, shared)
+            own = ids[shared:-1]
+            context.put([(token, shared + i, sequence, False) for i, token in enumerate(own)])
+        runs = []
+        for _ in range(repeats):
+            runs.append(self._steps(context, prompts, new_tokens))
+            for sequence, ids in enumerate(prompts):
+                llama_cpp.llama_memory_seq_rm(context.memory, sequence, len(ids) - 1, -1)
+        context.free()
+        return min(runs, key=lambda run: float(run["seconds"]))
+
+    def _steps(self, context: Context, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
+        """Time `new_tokens` greedy steps of all sequences, of which all but the last is computed."""
+        count = len(prompts)
         for sequence in range(count):
             context.batch.seq_id[sequence][0] = sequence
         tokens = np.array([ids[-1] for ids in prompts])
         position = np.array([len(ids) - 1 for ids in prompts])
         out: list[np.ndarray] = []
-        forward = 0.0
         start = time.perf_counter()
         for _ in range(new_tokens):
-            before = time.perf_counter()
             context.step(tokens, position)
-            llama_cpp.llama_synchronize(context.handle)
-            forward += time.perf_counter() - before
             tokens = context.argmax(count)
             out.append(tokens)
             position += 1
         seconds = time.perf_counter() - start
-        context.free()
-        return {"seconds": seconds, "forward_seconds": forward, "ids": np.array(out).T.tolist()}
+        return {"seconds": seconds, "ids": np.array(out).T.tolist()}
 
 
-def main() -> None:
-    # llama.cpp writes to the standard streams; the answers get a stream of their own.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    worker = Worker()
-    handlers: dict[str, Callable[..., dict[str, Any]]] = {
-        "load": worker.load,
-        "tokenize": worker.tokenize,
-        "prefill": worker.prefill,
-        "decode": worker.decode,
-        "memory": worker.memory,
-    }
-    for line in sys.stdin:
-        message = json.loads(line)
-        try:
-            answer = handlers[message.pop("do")](**message)
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main()
+def _named(variant: tuple[int, bool]) -> dict[str, Any]:
+    return {"flash_attn": bool(variant[0]), "kv_unified": variant[1]}

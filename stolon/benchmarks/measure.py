@@ -1,19 +1,22 @@
-"""One benchmark run: the engines are measured in turns, so that they see the same machine."""
+"""One benchmark run of one model: every engine in a process of its own, measured in turns."""
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stolon.benchmarks.bandwidth import bytes_per_token, measured_bandwidth
+from stolon.benchmarks.machine import machine, usable_cores
+from stolon.benchmarks.peers import Starter, check_peers
 from stolon.benchmarks.process import Worker
+from stolon.benchmarks.quality import CONTEXT, CONTEXTS, measure_quality
+from stolon.benchmarks.rows import Engines, Rows
 from stolon.benchmarks.workload import (
     BATCHES,
     PREFILL_TOKENS,
@@ -21,9 +24,11 @@ from stolon.benchmarks.workload import (
     passage,
     token_prompts,
 )
-from stolon.errors import InternalError, InvalidRequest
+from stolon.errors import InternalError, StolonError
 
-_HERE = Path(__file__).parent
+__all__ = ["Plan", "machine", "measure", "usable_cores"]
+
+Say = Callable[[str], None]
 
 _TINY_PROGRAM = """\
 @sl.function
@@ -40,128 +45,151 @@ class Plan:
     """What to measure.
 
     Attributes:
-        model: path of the model file; the peer gets the same one.
-        peer: name of the engine to compare with, or None.
-        peer_python: a Python that has the peer installed.
+        model: path of the model file; the peers get the same one, or its weights.
+        peers: names of the engines to compare with.
+        pythons: a Python that has the peer installed, by its name; default this one.
         threads: CPU threads of each engine.
         new_tokens: tokens generated per sequence.
         repeats: the best of this many counts.
+        contexts: contexts of text that the quality is measured on.
     """
 
     model: Path
-    peer: str | None = None
-    peer_python: str = sys.executable
+    peers: tuple[str, ...] = ()
+    pythons: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     new_tokens: int = 64
     repeats: int = 3
+    contexts: int = CONTEXTS
 
     @classmethod
     def quick(cls, **fields: Any) -> Plan:
         """A short run: fewer tokens, measured once. For a look, not for a claim."""
-        return cls(new_tokens=16, repeats=1, **fields)
+        return cls(new_tokens=16, repeats=1, contexts=1, **fields)
 
 
-def measure(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run the plan; returns plain data: the machine, and what was measured for each engine."""
-    if plan.peer not in (None, "llama.cpp"):
-        raise InvalidRequest(f"there is no peer {plan.peer!r}", param="peer", hint="llama.cpp")
-    with tempfile.TemporaryDirectory(prefix="stolon-bench-") as folder:
-        commands = {"stolon": [sys.executable, str(_HERE / "stolon_worker.py")]}
-        if plan.peer:
-            commands[plan.peer] = [plan.peer_python, str(_HERE / "llama_cpp_worker.py")]
-        workers: list[Worker] = []
+def measure(plan: Plan, say: Say) -> dict[str, Any]:
+    """Run the plan; returns plain data: the machine, and what was measured for each engine.
+
+    A peer that can't be had is under ``missing`` with the reason.
+    """
+    check_peers(plan.peers)
+    engines: Engines = {}
+    missing: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="stolon-bench-") as name:
+        folder = Path(name)
+        say("memory bandwidth")
+        bandwidth = measured_bandwidth(plan.threads)
+        _into_page_cache(plan.model)
+        starter = Starter(plan.model, plan.threads, folder, plan.pythons)
         try:
-            for name, command in commands.items():
-                workers.append(Worker(name, command, log=Path(folder) / f"{name}.log"))
-            engines = _measure(plan, workers, say)
+            say("stolon: loading")
+            ours, engines["stolon"] = starter.stolon()
+            probe = token_prompts(_tokenizer(ours), 8, PROMPT_TOKENS)
+            workers = [ours]
+            for peer in plan.peers:
+                try:
+                    worker, engines[peer] = starter.peer(peer, probe, say)
+                    workers.append(worker)
+                except StolonError as error:
+                    missing[peer] = " ".join(str(error).split())
+            _measure(plan, workers, engines, say)
+            _quality(plan, starter, workers, engines, say)
         finally:
-            for worker in workers:
-                worker.close()
-        say("cold start")
-        engines["stolon"]["cold_start_seconds"] = min(
-            _cold_start(plan.model, Path(folder)) for _ in range(plan.repeats)
+            starter.close_all()
+        say("stolon: loading and cold start")
+        mine = engines["stolon"]
+        mine["load_seconds"] = min(
+            mine["load_seconds"], *(_load_seconds(plan, folder) for _ in range(plan.repeats))
+        )
+        mine["cold_start_seconds"] = min(
+            _cold_start(plan.model, folder) for _ in range(plan.repeats)
         )
     return {
         "machine": machine(),
+        "bandwidth": bandwidth,
         "model": plan.model.name,
+        "model_bytes": _bytes(plan.model),
+        "bytes_per_token": bytes_per_token(plan.model),
         "prefill_tokens": PREFILL_TOKENS,
         "prompt_tokens": PROMPT_TOKENS,
         "new_tokens": plan.new_tokens,
         "repeats": plan.repeats,
         "engines": engines,
+        "missing": missing,
     }
 
 
-def _measure(
-    plan: Plan, workers: list[Worker], say: Callable[[str], None]
-) -> dict[str, dict[str, Any]]:
-    engines: dict[str, dict[str, Any]] = {}
-    for worker in workers:
-        say(f"{worker.name}: loading")
-        answer = worker.ask("load", path=str(plan.model), threads=plan.threads)
-        answer["rss_loaded"] = worker.ask("memory")["rss"]
-        engines[worker.name] = answer
-
-    def tokenize(text: str) -> list[int]:
-        ids: list[int] = workers[0].ask("tokenize", text=text)["ids"]
-        return ids
-
-    def in_turns(label: str, do: str, tokens: int, **arguments: Any) -> None:
-        """Best time of each engine, as tokens per second under `label`."""
-        best: dict[str, dict[str, Any]] = {}
-        for repeat in range(plan.repeats):
-            for worker in workers:
-                say(f"{label}: {worker.name} {repeat + 1}/{plan.repeats}")
-                answer = worker.ask(do, **arguments)
-                if answer["seconds"] < best.get(worker.name, {"seconds": float("inf")})["seconds"]:
-                    best[worker.name] = answer
-        for name, answer in best.items():
-            answer["tokens_per_second"] = tokens / answer["seconds"]
-            engines[name][label] = answer
-
-    prompt = token_prompts(tokenize, 1, PREFILL_TOKENS)[0]
-    prompts = token_prompts(tokenize, max(BATCHES), PROMPT_TOKENS)
-    in_turns("prefill", "prefill", PREFILL_TOKENS, ids=prompt)
-    for batch in BATCHES:
-        tokens = batch * plan.new_tokens
-        in_turns(
-            f"decode_{batch}", "decode", tokens, prompts=prompts[:batch], new_tokens=plan.new_tokens
-        )
-    _agreement(engines)
+def _measure(plan: Plan, workers: list[Worker], engines: Engines, say: Say) -> None:
+    rows = Rows(workers, engines, new_tokens=plan.new_tokens, repeats=plan.repeats, say=say)
+    rows.prefill_and_decode()
     for worker in workers:
         memory = worker.ask("memory")
         engines[worker.name]["rss_peak"] = memory["rss"]
-        engines[worker.name]["kv_in_use"] = memory.get("kv")
+        engines[worker.name]["kv_resident"] = memory["kv"]
+    rows.shared()
+    rows.agreement()
     ours = workers[0]
     say("cache and overhead")
+    prompt = token_prompts(rows.tokenize, 1, PREFILL_TOKENS)[0]
     engines["stolon"]["cached_prompt"] = ours.ask("cached", ids=prompt)
     texts = [passage(i, 5) for i in range(max(BATCHES))]
     runs = [
         ours.ask("program", texts=texts, new_tokens=plan.new_tokens) for _ in range(plan.repeats)
     ]
     engines["stolon"]["program"] = min(runs, key=lambda run: run["seconds"] / run["engine_seconds"])
-    return engines
 
 
-def _agreement(engines: dict[str, dict[str, Any]]) -> None:
-    """Replace the generated ids by the share of greedy tokens before the first difference.
+def _quality(
+    plan: Plan, starter: Starter, workers: list[Worker], engines: Engines, say: Say
+) -> None:
+    """Last, when the other engines and their memory are gone."""
+    asked = [worker for worker in workers if worker.name in ("stolon", "llama.cpp")]
+    for worker in workers:
+        if worker not in asked:
+            starter.close(worker)
+    say("quality: loading the reference")
+    exact, _ = starter.stolon(dtype="float32", kv_tokens=CONTEXT)
+    found = measure_quality(
+        exact,
+        asked,
+        _tokenizer(workers[0]),
+        starter.folder,
+        contexts=plan.contexts,
+        say=say,
+    )
+    for name, divergence in found.items():
+        engines[name]["quality"] = divergence
 
-    Engines round differently, so long greedy texts part at some point; a share near zero would mean
-    that one of them computes something else.
-    """
-    for batch in BATCHES:
-        label = f"decode_{batch}"
-        ids = {name: engine[label].pop("ids") for name, engine in engines.items()}
-        if len(ids) == 2:
-            a, b = ids.values()
-            same = sum(_common(x, y) for x, y in zip(a, b, strict=True))
-            share = same / sum(map(len, a))
-            for engine in engines.values():
-                engine[label]["same_as_peer"] = share
+
+def _tokenizer(worker: Worker) -> Callable[[str], list[int]]:
+    def tokenize(text: str) -> list[int]:
+        ids: list[int] = worker.ask("tokenize", text=text)["ids"]
+        return ids
+
+    return tokenize
 
 
-def _common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+def _bytes(model: Path) -> int:
+    files = [model] if model.is_file() else list(model.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in files)
+
+
+def _into_page_cache(model: Path) -> None:
+    for file in [model] if model.is_file() else model.glob("*.safetensors"):
+        with file.open("rb") as stream:
+            while stream.read(1 << 24):
+                pass
+
+
+def _load_seconds(plan: Plan, folder: Path) -> float:
+    """Seconds for making an engine in a fresh process, imports excluded."""
+    starter = Starter(plan.model, plan.threads, folder, {})
+    try:
+        seconds: float = starter.stolon()[1]["load_seconds"]
+        return seconds
+    finally:
+        starter.close_all()
 
 
 def _cold_start(model: Path, folder: Path) -> float:
@@ -180,31 +208,3 @@ def _cold_start(model: Path, folder: Path) -> float:
             "`stolon run` wrote nothing", hint=errors.decode("utf-8", "replace").strip()[-200:]
         )
     return seconds
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                cpu = line.partition(":")[2].strip()
-                break
-    return {
-        "cpu": cpu,
-        "cores": usable_cores(),
-        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-    }
-
-
-def usable_cores() -> int:
-    """Physical cores that this process may use; hyper-threads of one count once, if known."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    cores = set()
-    for cpu in usable:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text(encoding="ascii").strip() if siblings.exists() else str(cpu))
-    return len(cores) or os.cpu_count() or 1

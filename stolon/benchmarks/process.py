@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from stolon.errors import InternalError
+from stolon.errors import InternalError, InvalidRequest
 
 
 class Worker:
     """A running worker. `ask` sends one JSON line and waits for the line that answers it.
+
+    Raises InvalidRequest if the command can't be run.
 
     Attributes:
         name: of the engine.
@@ -26,14 +28,18 @@ class Worker:
         self._log_path = log
         self._log: IO[bytes] = log.open("wb")
         self.started = time.perf_counter()
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            encoding="utf-8",
-        )
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+                encoding="utf-8",
+            )
+        except OSError as error:
+            self._log.close()
+            raise InvalidRequest(f"{name}: {command[0]} can't be run: {error.strerror}") from error
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """One question and its answer. Raises InternalError if the worker fails or is gone."""

@@ -1,42 +1,53 @@
-"""Stolon's side of the benchmark: a process that answers JSON lines (see process.py)."""
+"""Stolon's side of the benchmark (see worker_main.py)."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
 from msgspec import structs
 
 import stolon as sl
+from stolon.kernels import RaggedBatch
 from stolon.srt.client import EngineStats
+from stolon.srt.engine import Engine
 from stolon.srt.generate import Output
+from stolon.srt.model_runner import ModelRunner
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Bench:
-    """Answers the messages of one benchmark run."""
+class Worker:
+    """Answers the questions of one benchmark run."""
 
     def __init__(self) -> None:
-        self.engine: sl.Engine | None = None
+        self.engine: Engine | None = None
 
     @property
-    def loaded(self) -> sl.Engine:
+    def loaded(self) -> Engine:
         if self.engine is None:
             raise RuntimeError("no model is loaded")
         return self.engine
 
-    def load(self, path: str, threads: int, **options: Any) -> dict[str, Any]:
-        self.engine = sl.Engine(path, threads=threads, **options)
+    def load(
+        self, path: str, threads: int, dtype: str = "auto", kv_tokens: int | None = None, **_: Any
+    ) -> dict[str, Any]:
+        self.engine = Engine(path, threads=threads, dtype=dtype, kv_tokens=kv_tokens)
         info = self.engine.info
         return {
             "engine": "stolon",
             "version": sl.__version__,
             "parameters": info.parameters,
+            "context_length": info.context_length,
             "settings": {"threads": threads, "dtype": info.dtype, "kv_slots": info.kv_slots},
         }
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
 
     def tokenize(self, text: str) -> dict[str, Any]:
         return {"ids": self.loaded.tokenizer.encode(text)}
@@ -52,18 +63,17 @@ class Bench:
         """Seconds for `new_tokens` greedy tokens each, all prompt tokens but the last computed."""
         self.loaded.flush_cache()
         self._generate(prompts, 1)
-        before = structs.replace(self.loaded.stats())  # a copy: the counters go on
-        start = time.perf_counter()
-        outputs = self._generate(prompts, new_tokens)
-        seconds = time.perf_counter() - start
-        after = self.loaded.stats()
-        if any(len(out.token_ids) != new_tokens for out in outputs):
-            raise RuntimeError("a generation was shorter than asked for")
-        return {
-            "seconds": seconds,
-            "ids": [out.token_ids for out in outputs],
-            **_step_times(before, after),
-        }
+        return self._timed(prompts, new_tokens)
+
+    def shared(
+        self, prompts: list[list[int]], shared: int, new_tokens: int, repeats: int
+    ) -> dict[str, Any]:
+        """As `decode`; the prompts share their first tokens, which the prefix tree finds."""
+        self.loaded.flush_cache()
+        self._generate([prompts[0][:shared]], 1)
+        self._generate(prompts, 1)
+        runs = [self._timed(prompts, new_tokens) for _ in range(repeats)]
+        return min(runs, key=lambda run: float(run["seconds"]))
 
     def program(self, texts: list[str], new_tokens: int) -> dict[str, Any]:
         """Seconds for the same generations, asked for by a program and of the engine itself."""
@@ -93,17 +103,83 @@ class Bench:
         usage = self._generate([ids], 1)[0].usage
         return {"computed": usage.computed_tokens, "cached": usage.cached_tokens}
 
-    def memory(self) -> dict[str, Any]:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        kv = self.loaded.stats().kv_used * self.loaded.info.kv_token_bytes
-        return {"rss": rss, "kv": kv}
+    def logits(self, ids: list[int], out: str, chunk: int) -> dict[str, Any]:
+        """Write the logits after every token, float32 ``[tokens, vocab]``, as a .npy file.
+
+        The engine's own model computes them, in the engine's thread, `chunk` tokens at a time.
+        """
+        engine = self.loaded
+        engine.flush_cache()
+        runner = self._runner()
+
+        def compute() -> None:
+            shape = (len(ids), runner.vocab_size)
+            rows = np.lib.format.open_memmap(out, "w+", np.float32, shape)
+            for start in range(0, len(ids), chunk):
+                part = ids[start : start + chunk]
+                rows[start : start + len(part)] = runner.forward(_rows(runner, part, start)).numpy()
+            rows.flush()
+
+        # No request runs and nothing is cached: every slot and the first table row are free.
+        engine._loop.call(compute)
+        return {"settings": {"dtype": engine.info.dtype}}
+
+    def kv_bytes(self) -> int:
+        """Resident bytes of the KV cache: what was ever written, whoever holds it now."""
+        kv = self._runner().kv
+        return sum(_resident(part) for part in (*kv.k, *kv.v))
+
+    def _runner(self) -> ModelRunner:
+        runner = self.loaded._loop._runner
+        if not isinstance(runner, ModelRunner):
+            raise RuntimeError("the engine does not run a model of its own")
+        return runner
+
+    def _timed(self, prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
+        before = structs.replace(self.loaded.stats())  # a copy: the counters go on
+        start = time.perf_counter()
+        outputs = self._generate(prompts, new_tokens)
+        seconds = time.perf_counter() - start
+        after = self.loaded.stats()
+        if any(len(out.token_ids) != new_tokens for out in outputs):
+            raise RuntimeError("a generation was shorter than asked for")
+        return {
+            "seconds": seconds,
+            "ids": [out.token_ids for out in outputs],
+            **_step_times(before, after),
+        }
 
     def _generate(self, prompts: list[list[int]], tokens: int) -> list[Output]:
         outputs = self.loaded.generate(
             input_ids=prompts, max_tokens=tokens, temperature=0, ignore_eos=True
         )
         return _flat(outputs)
+
+
+def _rows(runner: ModelRunner, ids: list[int], start: int) -> RaggedBatch:
+    """A step that extends one sequence at `start`, all logits wanted; slots are positions."""
+    positions = np.arange(start, start + len(ids))
+    runner.slot_table[0, start : start + len(ids)] = positions
+    return RaggedBatch(
+        input_ids=np.array(ids, np.int64),
+        positions=positions,
+        write_slots=positions,
+        q_lens=np.array([len(ids)]),
+        kv_lens=np.array([start + len(ids)]),
+        slot_table=runner.slot_table,
+        table_rows=np.array([0]),
+        output_rows=np.arange(len(ids)),
+    )
+
+
+def _resident(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's memory that are resident, by this process's own page map."""
+    first = tensor.data_ptr() // PAGE
+    pages = -(-(tensor.data_ptr() + tensor.nbytes) // PAGE) - first
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(first * 8)
+        entries = np.frombuffer(file.read(pages * 8), np.uint64)
+    return int((entries >> np.uint64(63)).sum()) * PAGE
 
 
 def _flat(outputs: Any) -> list[Output]:
@@ -115,33 +191,3 @@ def _flat(outputs: Any) -> list[Output]:
 def _step_times(before: EngineStats, after: EngineStats) -> dict[str, float]:
     names = ("steps", "step_time", "forward_time", "sample_time")
     return {name: getattr(after, name) - getattr(before, name) for name in names}
-
-
-def main() -> None:
-    # Whatever is printed goes to stderr; the answers get a stream of their own.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    bench = Bench()
-    handlers: dict[str, Callable[..., dict[str, Any]]] = {
-        "load": bench.load,
-        "tokenize": bench.tokenize,
-        "prefill": bench.prefill,
-        "decode": bench.decode,
-        "program": bench.program,
-        "cached": bench.cached,
-        "memory": bench.memory,
-    }
-    for line in sys.stdin:
-        message = json.loads(line)
-        try:
-            answer = handlers[message.pop("do")](**message)
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-    if bench.engine is not None:
-        bench.engine.close()
-
-
-if __name__ == "__main__":
-    main()

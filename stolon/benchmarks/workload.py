@@ -7,6 +7,13 @@ from collections.abc import Callable
 PREFILL_TOKENS = 512
 PROMPT_TOKENS = 64
 BATCHES = (1, 8, 32)
+SHARED_SEQUENCES = 16
+SHARED_CONTEXT = 4096
+SHARED_TOKENS = 3500
+SHARED_NEW_TOKENS = 32
+
+RATES = ("prefill", *(f"decode_{n}" for n in BATCHES), "shared")
+"""The measures that are tokens per second."""
 
 _PLACES = ("harbour", "mill", "orchard", "bridge", "library", "station", "market", "lighthouse")
 _PEOPLE = (
@@ -45,3 +52,10 @@ def token_prompts(tokenize: Callable[[str], list[int]], count: int, length: int)
     if any(len(ids) != length for ids in prompts):
         raise ValueError(f"the passages are shorter than {length} tokens")
     return prompts
+
+
+def shared_prompts(tokenize: Callable[[str], list[int]]) -> list[list[int]]:
+    """SHARED_SEQUENCES prompts of SHARED_CONTEXT tokens that part after SHARED_TOKENS."""
+    own = SHARED_CONTEXT - SHARED_TOKENS
+    common, *tails = token_prompts(tokenize, SHARED_SEQUENCES + 1, SHARED_TOKENS)
+    return [common + tail[:own] for tail in tails]

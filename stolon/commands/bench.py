@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
-from stolon.commands.options import add_model, positive
+from stolon.commands.options import DEFAULT_MODEL, positive
 
 NAME = "bench"
-HELP = "measure speed, memory and overhead on this machine, with llama.cpp as a peer if wanted"
+HELP = "measure speed, memory and quality on this machine, beside other engines if wanted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    parser.add_argument("--peer", choices=("llama.cpp",), help="measure this engine too")
+    parser.add_argument("what", nargs="?", choices=("engine",), default="engine")
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        help="a name from `stolon models`, a .gguf file or a folder; may be given more than once "
+        f"(default: {DEFAULT_MODEL})",
+    )
+    parser.add_argument(
+        "--peers",
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME,...",
+        help="measure these engines too: llama.cpp, openvino, vllm",
+    )
     parser.add_argument(
         "--peer-python",
-        default=sys.executable,
-        metavar="PATH",
-        help="a Python that has llama-cpp-python (default: this one)",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="a Python that has the peer installed (default: this one); PATH alone is for all",
     )
     parser.add_argument("--threads", type=positive, metavar="N", help="default: physical cores")
     parser.add_argument("--quick", action="store_true", help="fewer tokens, measured once")
@@ -34,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from stolon.benchmarks import Plan, judge, measure, table
-    from stolon.benchmarks.measure import usable_cores
+    from stolon.benchmarks.machine import usable_cores
+    from stolon.benchmarks.peers import check_peers
+    from stolon.benchmarks.plot import check_plot, plot
     from stolon.errors import InvalidRequest
     from stolon.srt.loaders import resolve
 
@@ -42,31 +60,52 @@ def run(args: argparse.Namespace) -> int:
         # Before minutes of measuring, not after them.
         if out is not None and not Path(out).parent.is_dir():
             raise InvalidRequest(f"{option}: {Path(out).parent} is not a folder")
-    make = Plan.quick if args.quick else Plan
-    plan = make(
-        model=resolve(args.model),
-        peer=args.peer,
-        peer_python=args.peer_python,
-        threads=args.threads or usable_cores(),
-    )
-    results = measure(plan, say=_say)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    print(table(results))
-    verdicts = judge(results)
-    unmeasured = [verdict.target for verdict in verdicts if verdict.found is None]
-    if unmeasured and args.peer is None:
-        # Every other target is measured in every run.
-        names = ", ".join(target.name for target in unmeasured)
-        print(f"\nnot measured: {names}; they compare with a peer (--peer llama.cpp)")
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     if args.plot:
-        from stolon.benchmarks.plot import plot
-
-        plot(results, Path(args.plot))
+        check_plot()
+    peers = tuple(dict.fromkeys(name for text in args.peers for name in text.split(",") if name))
+    check_peers(peers)
+    pythons = _pythons(args.peer_python, peers)
+    models = [resolve(model) for model in args.model or [DEFAULT_MODEL]]
+    make = Plan.quick if args.quick else Plan
+    done: list[dict[str, Any]] = []
+    for model in models:
+        plan = make(
+            model=model, peers=peers, pythons=pythons, threads=args.threads or usable_cores()
+        )
+        results = measure(plan, say=_say)
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+        print(("\n\n" if done else "") + table(results), flush=True)
+        done.append(results)
+        if args.json:
+            # After each model, so that an interruption loses one.
+            text = json.dumps({"machine": results["machine"], "models": done}, indent=2)
+            Path(args.json).write_text(text + "\n", encoding="utf-8")
+    verdicts = [verdict for results in done for verdict in judge(results)]
+    unmeasured = dict.fromkeys(v.target.name for v in verdicts if v.found is None)
+    if unmeasured and not peers:
+        # Every other target is measured in every run.
+        names = ", ".join(unmeasured)
+        print(f"\nnot measured: {names}; they compare with peers (--peers llama.cpp,openvino,vllm)")
+    if args.plot:
+        plot(done, Path(args.plot))
     missed = [verdict for verdict in verdicts if verdict.word == "FAIL"]
     return 1 if args.check and missed else 0
+
+
+def _pythons(options: list[str], peers: tuple[str, ...]) -> dict[str, str]:
+    """The Python of each peer from ``NAME=PATH`` and ``PATH``."""
+    from stolon.benchmarks.peers import PEERS, check_peers
+
+    named: dict[str, str] = {}
+    for option in options:
+        name, equals, path = option.partition("=")
+        if equals and (name in PEERS or "/" not in name):
+            check_peers((name,))
+            named[name] = path
+        else:
+            named |= {peer: option for peer in peers if peer not in named}
+    return named
 
 
 def _say(text: str) -> None:

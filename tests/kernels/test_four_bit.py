@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from stolon.kernels import StoredWeight
 from stolon.kernels.torch_cpu import TorchCpuOps
 from stolon.kernels.torch_cpu.four_bit import FEW_ROWS, four_bit
 from stolon.kernels.torch_cpu.linear import OneDnnLinears, best_linears
@@ -69,11 +70,12 @@ def test_a_product_behind_a_norm(rows: int) -> None:
     normed = ops.rms_norm(x, ops.pack_norm(torch.ones(64)), 1e-5)
     wanted = torch.nn.functional.rms_norm(x.float(), (64,), None, 1e-5) @ weight.T
     gated = torch.nn.functional.silu(wanted) * wanted
-    packed = ops.pack_linear(weight)
+    stored = StoredWeight.of(weight)
+    packed = ops.pack_linear([stored])
     for got, expected in (
         (ops.linear(normed, packed), wanted),
-        (ops.linear_add(normed, packed, torch.zeros(rows, 96).bfloat16()), wanted),
-        (ops.gated_linear(normed, ops.pack_gated(weight, weight), "silu"), gated),
+        (ops.linear(normed, packed, torch.zeros(rows, 96).bfloat16()), wanted),
+        (ops.gated_linear(normed, ops.pack_gated(stored, stored), "silu"), gated),
         (ops.logits(normed, packed, None), wanted),
     ):
         assert (got.float() - expected).norm() / expected.norm() < 0.03

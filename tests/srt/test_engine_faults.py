@@ -345,3 +345,49 @@ def test_an_engine_that_is_dropped_ends_its_threads() -> None:
     del engine
     gc.collect()
     assert threading.active_count() <= before
+
+
+def test_a_fault_does_not_reach_a_request_that_is_finished() -> None:
+    runner = HashRunner(num_slots=256, context=128)
+    finished = threading.Event()
+    events: list[Event] = []
+
+    def fail(batch: RaggedBatch) -> None:
+        if finished.is_set():
+            runner.before_forward = lambda batch: None
+            raise RuntimeError("broken")
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, SampleDone):
+            finished.set()
+            runner.before_forward = fail
+
+    with hash_engine(runner=runner) as engine:
+        long = Sampling(max_tokens=100, temperature=0.0, ignore_eos=True)
+        failed = threading.Event()
+        engine.submit(
+            Request(rid="long", segments=[Text("ab"), Gen(sampling=long)], n=8),
+            lambda event: failed.set() if isinstance(event, Failed) else None,
+        )
+        engine.submit(Request(rid="quick", segments=[Text("cd"), Gen(sampling=QUICK)]), on_event)
+        assert failed.wait(30)
+        assert isinstance(events[-1], SampleDone)
+        # And its id is free again.
+        again = collect(engine, Request(rid="quick", segments=[Text("c"), Gen(sampling=QUICK)]))
+        assert isinstance(again[-1], SampleDone)
+        engine.check_integrity()
+
+
+def test_an_id_is_free_once_its_request_is_finished() -> None:
+    """Also while another request has more samples than there are requests."""
+    runner = HashRunner(num_slots=1024, context=512)
+    with hash_engine(runner=runner) as engine:
+        long = Sampling(max_tokens=400, temperature=0.0, ignore_eos=True)
+        engine.submit(
+            Request(rid="long", segments=[Text("ab"), Gen(sampling=long)], n=2), lambda event: None
+        )
+        for _ in range(3):
+            quick = Request(rid="quick", segments=[Text("cd"), Gen(sampling=QUICK)])
+            assert isinstance(collect(engine, quick)[-1], SampleDone)
+        engine.abort("long")

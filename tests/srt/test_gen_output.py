@@ -123,3 +123,31 @@ def test_a_healed_prefix_is_not_part_of_the_text() -> None:
     assert piece.text == "the"
     output.finish(Finish(kind="length"))
     assert output.text == "the"
+
+
+def test_a_short_stop_from_before_min_tokens_stays_ignored() -> None:
+    text, ids, _, finish = run(TOKENIZER.encode("abcdef"), stop=("ab", "vwxyz"), min_tokens=3)
+    assert text == "abcdef"
+    assert len(ids) == 6
+    assert finish == Finish(kind="length")
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.binary(max_size=30))
+def test_text_that_nobody_follows_is_the_same(data: bytes) -> None:
+    output = GenOutput(TOKENIZER, Sampling(), [], logprobs=True, streamed=False)
+    for token in data:
+        assert output.push(token, TokenLogprob(token, -1.0)) is None
+        assert output.take() is None
+    assert output.finish(Finish(kind="length")) == Finish(kind="length")
+    assert output.text == data.decode("utf-8", "replace")
+    piece = output.take()
+    assert (piece.token_ids if piece else []) == list(data)
+    assert output.take() is None
+
+
+def test_a_stop_is_found_in_text_that_nobody_follows() -> None:
+    output = GenOutput(TOKENIZER, Sampling(stop=("cd",)), [], streamed=False)
+    finishes = [output.push(token, None) for token in TOKENIZER.encode("abcd")]
+    assert finishes == [None, None, None, Finish(kind="stop", matched="cd")]
+    assert output.text == "ab"

@@ -1,5 +1,9 @@
-"""The sampler against a plain float64 reference, and what must hold of every row."""
+"""The sampler against a plain float64 reference, and what must hold of every row.
 
+Every test runs on the numpy sampler and on the one in C++, for each instruction set that it has here.
+"""
+
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -14,12 +18,31 @@ from stolon.srt.sampling import (
     Sampled,
     SamplerRow,
     draw_key,
+    log_totals,
     sample,
     token_logprobs,
     token_uniforms,
 )
 
+try:
+    from stolon.kernels.cpu import _native
+except ImportError:
+    _native = None
+
 VOCAB = 1_003
+KINDS = ["numpy", *(_native.instruction_sets() if _native else ())]
+
+
+@functools.cache
+def team(kind: str):
+    return None if kind == "numpy" else _native.Team(2, kind)
+
+
+@pytest.fixture(params=KINDS, autouse=True)
+def _computed_by(request, monkeypatch):
+    for function in (sample, token_logprobs, log_totals):
+        bound = functools.partial(function, team=team(request.param))
+        monkeypatch.setitem(globals(), function.__name__, bound)
 
 
 @dataclass(frozen=True)
@@ -432,3 +455,44 @@ def test_known_tokens_are_scored():
     assert token_logprobs(logits[2:3], tokens[2:3], top=2) == scored[2:3]
     with pytest.raises(InternalError):
         token_logprobs(logits, [1])
+
+
+def test_log_totals_normalise_and_tell_what_is_broken():
+    logits = random_logits(4, seed=4)
+    logits[1, 7] = math.nan
+    logits[2] = -math.inf
+    totals = log_totals(logits)
+    for i in (0, 3):
+        assert totals[i] == pytest.approx(float(torch.logsumexp(logits[i].double(), 0)), abs=1e-6)
+    assert math.isnan(totals[1])
+    assert math.isnan(totals[2])
+
+
+def test_scoring_a_broken_row_is_an_error():
+    logits = random_logits(2)
+    logits[1, 7] = math.nan
+    for top in (0, 3):
+        with pytest.raises(InternalError, match="NaN"):
+            token_logprobs(logits, [1, 1], top=top)
+
+
+def test_an_impossible_known_token_has_no_logprob():
+    logits = random_logits(1)
+    logits[0, 5] = -math.inf
+    for top in (0, 3):
+        (scored,) = token_logprobs(logits, [5], top=top)
+        assert (scored.logprob, len(scored.top)) == (None, top)
+
+
+def test_places_name_the_row_of_each():
+    logits = random_logits(6)
+    rows = [SamplerRow(sampling=Sampling(), seed=3, position=i) for i in range(4)]
+    places = [5, 0, 2, 2]
+    assert sample(logits, rows, places=places) == sample(logits[places], rows)
+
+
+def test_rows_of_a_wider_tensor_need_no_copy():
+    wide = random_logits(3, vocab=VOCAB + 50)
+    wide[:, VOCAB:] = 100.0
+    rows = [SamplerRow(sampling=Sampling(top_p=0.9), seed=i) for i in range(3)]
+    assert sample(wide[:, :VOCAB], rows) == sample(wide[:, :VOCAB].clone(), rows)

@@ -32,6 +32,7 @@ class HashRunner:
     architecture = "hash"
     dtype = "float32"
     parameter_count = 0
+    team = None
     kv_token_bytes = 16
 
     def __init__(
@@ -39,7 +40,7 @@ class HashRunner:
     ) -> None:
         self.num_slots = num_slots
         self.vocab_size = vocab
-        self.slot_table = torch.zeros(max_running + SELECT_ROWS, context, dtype=torch.int64)
+        self.slot_table = np.zeros((max_running + SELECT_ROWS, context), np.int64)
         self.before_forward: Callable[[RaggedBatch], None] = lambda batch: None
         self.rows = 0
         self.steps: list[int] = []
@@ -47,20 +48,19 @@ class HashRunner:
 
     def forward(self, batch: RaggedBatch) -> Tensor:
         self.before_forward(batch)
-        slots = batch.write_slots.numpy()
+        slots = batch.write_slots
         if len(np.unique(slots)) != len(slots):
             raise AssertionError("two rows of a step write the same slot")
-        self._kv[slots, 0] = batch.input_ids.numpy()
-        self._kv[slots, 1] = batch.positions.numpy()
+        self._kv[slots, 0] = batch.input_ids
+        self._kv[slots, 1] = batch.positions
         self.rows += len(slots)
         self.steps.append(len(slots))
         wanted = set(batch.output_rows.tolist())
         logits: dict[int, Tensor] = {}
         row = 0
-        for q_len, kv_len, table_row in zip(
-            batch.q_lens, batch.kv_lens, batch.table_rows, strict=True
-        ):
-            context = self._kv[batch.slot_table[table_row, :kv_len].numpy()]
+        runs = np.stack((batch.q_lens, batch.kv_lens, batch.table_rows), axis=1)
+        for q_len, kv_len, table_row in runs.tolist():
+            context = self._kv[batch.slot_table[table_row, :kv_len]]
             if not np.array_equal(context[:, 1], np.arange(kv_len)):
                 raise AssertionError("a context's slots do not hold its positions in order")
             for i in range(q_len):

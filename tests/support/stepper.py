@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,15 +50,16 @@ class Stepper:
                 slots.append(slot)
             self.lengths[row] = start + len(tokens)
         rows = range(len(ids)) if outputs is None else outputs
-        return self.runner.forward(
+        logits = self.runner.forward(
             RaggedBatch(
-                input_ids=torch.tensor(ids, dtype=torch.int64),
-                positions=torch.tensor(positions, dtype=torch.int64),
-                write_slots=torch.tensor(slots, dtype=torch.int64),
-                q_lens=[len(tokens) for _, tokens in runs],
-                kv_lens=[self.lengths[row] for row, _ in runs],
+                input_ids=np.array(ids, np.int64),
+                positions=np.array(positions, np.int64),
+                write_slots=np.array(slots, np.int64),
+                q_lens=np.array([len(tokens) for _, tokens in runs], np.int64),
+                kv_lens=np.array([self.lengths[row] for row, _ in runs], np.int64),
                 slot_table=self.runner.slot_table,
-                table_rows=[row for row, _ in runs],
-                output_rows=torch.tensor(list(rows), dtype=torch.int64),
+                table_rows=np.array([row for row, _ in runs], np.int64),
+                output_rows=np.array(list(rows), np.int64),
             )
         )
+        return logits.clone()

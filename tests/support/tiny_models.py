@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stolon.errors import ModelFileError
+from stolon.kernels import StoredWeight
 from stolon.srt.models.config import Architecture, ModelConfig
 from stolon.srt.weights import WeightSource
 
@@ -32,6 +33,9 @@ class TensorSource:
         if name not in self._tensors:
             raise ModelFileError(f"there is no tensor {name!r}")
         return self._tensors[name].to(dtype, copy=True).contiguous()
+
+    def stored(self, name: str) -> StoredWeight:
+        return StoredWeight.of(self.tensor(name, torch.float32))
 
     def close(self) -> None:
         pass

@@ -1,0 +1,20 @@
+// Which instruction set this translation unit is compiled for. Kernel sources include it and put their
+// code into the namespace it opens, so that the three builds of one source don't meet in the linker.
+#pragma once
+
+#if !defined(STOLON_ISA)
+#error "compile kernel sources through add_isa()"
+#endif
+
+#if defined(STOLON_ISA_avx512)
+#define STOLON_AVX512 1
+#include <immintrin.h>
+#elif defined(STOLON_ISA_avx2)
+#define STOLON_AVX2 1
+#include <immintrin.h>
+#else
+#define STOLON_PORTABLE 1
+#endif
+
+#define STOLON_BEGIN namespace stolon { namespace STOLON_ISA {
+#define STOLON_END } }

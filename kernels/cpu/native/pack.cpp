@@ -1,0 +1,252 @@
+#include "pack.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "half.h"
+
+namespace stolon {
+namespace {
+
+using u8 = uint8_t;
+
+uint32_t word(const u8* p) {
+    uint32_t w;
+    std::memcpy(&w, p, 4);
+    return w;
+}
+
+uint16_t half_at(const u8* p) {
+    uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
+
+template <class T>
+void put(u8* p, int64_t index, T value) {
+    std::memcpy(p + index * int64_t(sizeof(T)), &value, sizeof(T));
+}
+
+void add_bits(u8* p, int64_t index, uint32_t bits) { put(p, index, word(p + 4 * index) | bits); }
+
+constexpr uint32_t kLow = 0x0f0f0f0fu;
+
+// Four bits, one to the lowest bit of each byte.
+uint32_t spread(uint32_t bits) { return (bits | (bits << 7) | (bits << 14) | (bits << 21)) & 0x01010101u; }
+
+// Scales 0..63 and offsets 0..63 of the eight groups of a K block.
+void k_scales(const u8* s, u8* scale, u8* offset) {
+    for (int j = 0; j < 4; ++j) {
+        scale[j] = s[j] & 63;
+        offset[j] = s[j + 4] & 63;
+        scale[j + 4] = u8((s[j + 8] & 15) | ((s[j] >> 6) << 4));
+        offset[j + 4] = u8((s[j + 8] >> 4) | ((s[j + 4] >> 6) << 4));
+    }
+}
+
+// One column of one stored block into its tile.
+template <WeightType T>
+void pack_block(const u8* block, int c, u8* codes, u8* scales) {
+    constexpr QuantLayout L = quant_layout(T);
+    if constexpr (T == WeightType::Q4_0 || T == WeightType::Q4_1 || T == WeightType::Q5_0 ||
+                  T == WeightType::Q5_1) {
+        constexpr bool offset = T == WeightType::Q4_1 || T == WeightType::Q5_1;
+        put(scales, c, half_at(block));
+        if (offset) put(scales, 16 + c, half_at(block + 2));
+        const u8* p = block + (offset ? 4 : 2);
+        if (L.bits == 5) {
+            const uint32_t high = word(p);
+            for (int q = 0; q < 8; ++q) add_bits(codes + 256, c, spread((high >> (4 * q)) & 15) << q);
+            p += 4;
+        }
+        // The file pairs input i with input 16 + i as the layout here does.
+        for (int v = 0; v < 4; ++v) put(codes, v * 16 + c, word(p + 4 * v));
+    } else if constexpr (T == WeightType::Q8_0) {
+        put(scales, c, half_at(block));
+        for (int q = 0; q < 8; ++q) put(codes, q * 16 + c, word(block + 2 + 4 * q) ^ 0x80808080u);
+    } else if constexpr (T == WeightType::Q4_K || T == WeightType::Q5_K) {
+        put(scales, c, half_at(block));
+        put(scales, 16 + c, half_at(block + 2));
+        u8 scale[8], offset[8];
+        k_scales(block + 4, scale, offset);
+        const u8* high = block + 16;
+        const u8* low = block + (L.bits == 5 ? 48 : 16);
+        for (int g = 0; g < 8; ++g) {
+            u8* out = codes + g * L.group_codes;
+            u8* s = scales + L.head + g * L.group_scales;
+            s[c] = scale[g];
+            s[16 + c] = offset[g];
+            const u8* p = low + 32 * (g / 2);
+            const int shift = 4 * (g % 2);
+            for (int v = 0; v < 4; ++v) {
+                const uint32_t first = (word(p + 4 * v) >> shift) & kLow;
+                const uint32_t second = (word(p + 16 + 4 * v) >> shift) & kLow;
+                put(out, v * 16 + c, first | (second << 4));
+            }
+            if (L.bits == 5)
+                for (int q = 0; q < 8; ++q)
+                    add_bits(out + 256, c, ((word(high + 4 * q) >> g) & 0x01010101u) << q);
+        }
+    } else {
+        static_assert(T == WeightType::Q6_K);
+        put(scales, c, half_at(block + 208));
+        for (int g = 0; g < 8; ++g) {
+            u8* out = codes + g * L.group_codes;
+            u8* s = scales + L.head + g * L.group_scales;
+            s[c] = block[192 + 2 * g];
+            s[16 + c] = block[192 + 2 * g + 1];
+            const int half = g / 4, part = g % 4;  // 128 inputs, 32 of them
+            const u8* low = block + 64 * half + 32 * (part % 2);
+            const u8* high = block + 128 + 32 * half;
+            const int nibble = 4 * (part / 2), pair = 2 * part;
+            for (int v = 0; v < 4; ++v) {
+                const uint32_t first = (word(low + 4 * v) >> nibble) & kLow;
+                const uint32_t second = (word(low + 16 + 4 * v) >> nibble) & kLow;
+                put(out, v * 16 + c, first | (second << 4));
+            }
+            for (int q = 0; q < 8; ++q) {
+                const uint32_t bits = (word(high + 4 * q) >> pair) & 0x03030303u;
+                add_bits(out + 256 + 64 * (q / 4), c, bits << (2 * (q % 4)));
+            }
+        }
+    }
+}
+
+template <WeightType T>
+void pack_quantised(const u8* stored, int64_t columns, int64_t k, int64_t tile, u8* out) {
+    constexpr QuantLayout L = quant_layout(T);
+    const int64_t blocks = k / (32 * L.supers);
+    const int64_t code_bytes = int64_t(L.supers) * L.group_codes;
+    const int64_t scale_bytes = L.head + int64_t(L.supers) * L.group_scales;
+    u8* scales = out + blocks * code_bytes;
+    const int64_t width = std::min<int64_t>(kTile, columns - tile * kTile);
+    for (int64_t b = 0; b < blocks; ++b)
+        for (int64_t c = 0; c < width; ++c)
+            pack_block<T>(stored + ((tile * kTile + c) * blocks + b) * L.block_bytes, int(c),
+                          out + b * code_bytes, scales + b * scale_bytes);
+}
+
+template <class T, int Group>
+void pack_plain(const u8* stored, int64_t columns, int64_t k, int64_t tile, u8* out) {
+    const int64_t width = std::min<int64_t>(kTile, columns - tile * kTile);
+    for (int64_t c = 0; c < width; ++c)
+        for (int64_t i = 0; i < k; ++i)
+            std::memcpy(out + (((i / Group) * kTile + c) * Group + i % Group) * int64_t(sizeof(T)),
+                        stored + ((tile * kTile + c) * k + i) * int64_t(sizeof(T)), sizeof(T));
+}
+
+int64_t value_bytes(WeightType type) { return type == WeightType::F32 ? 4 : 2; }
+
+bool plain(WeightType type) {
+    return type == WeightType::F32 || type == WeightType::F16 || type == WeightType::BF16;
+}
+
+// The code of input i of column c in a group.
+int code_at(const u8* group, int bits, int c, int i) {
+    const int q = i / 4, byte = 4 * c + i % 4;
+    if (bits == 8) return group[q * 64 + byte];
+    int code = (group[(q % 4) * 64 + byte] >> (q < 4 ? 0 : 4)) & 15;
+    if (bits == 5) code |= ((group[256 + byte] >> q) & 1) << 4;
+    if (bits == 6) code |= ((group[256 + 64 * (q / 4) + byte] >> (2 * (q % 4))) & 3) << 4;
+    return code;
+}
+
+}  // namespace
+
+ActivationType activation_of(WeightType type) {
+    if (type == WeightType::BF16) return ActivationType::BF16;
+    return plain(type) ? ActivationType::F32 : ActivationType::Q8;
+}
+
+int64_t stored_bytes(WeightType type, int64_t columns, int64_t k) {
+    int64_t row, total;
+    if (plain(type)) {
+        if (__builtin_mul_overflow(k, value_bytes(type), &row)) return -1;
+    } else {
+        const QuantLayout L = quant_layout(type);
+        const int64_t block = 32 * L.supers;
+        if (k % block || __builtin_mul_overflow(k / block, int64_t(L.block_bytes), &row)) return -1;
+    }
+    return __builtin_mul_overflow(row, columns, &total) ? -1 : total;
+}
+
+PackedShape packed_shape(WeightType type, int64_t columns, int64_t k) {
+    PackedShape shape{k, 0, (columns + kTile - 1) / kTile};
+    if (plain(type)) {
+        if (type == WeightType::BF16) shape.k_padded = (k + 1) / 2 * 2;
+        shape.tile_bytes = shape.k_padded * kTile * value_bytes(type);
+    } else {
+        const QuantLayout L = quant_layout(type);
+        const int64_t groups = k / 32;
+        shape.tile_bytes = groups * (L.group_codes + L.group_scales) + groups / L.supers * L.head;
+    }
+    shape.tile_bytes = (shape.tile_bytes + 63) / 64 * 64;
+    return shape;
+}
+
+void pack_tiles(WeightType type, const std::byte* stored, int64_t columns, int64_t k, std::byte* out,
+                Counter& counter) {
+    const PackedShape shape = packed_shape(type, columns, k);
+    const u8* in = reinterpret_cast<const u8*>(stored);
+    for (int64_t tile; (tile = Lane::claim(counter)) < shape.tiles;) {
+        u8* to = reinterpret_cast<u8*>(out) + tile * shape.tile_bytes;
+        std::memset(to, 0, size_t(shape.tile_bytes));
+        switch (type) {
+            case WeightType::F32: pack_plain<uint32_t, 1>(in, columns, k, tile, to); break;
+            case WeightType::F16: pack_plain<uint16_t, 1>(in, columns, k, tile, to); break;
+            case WeightType::BF16: pack_plain<uint16_t, 2>(in, columns, k, tile, to); break;
+            case WeightType::Q4_0: pack_quantised<WeightType::Q4_0>(in, columns, k, tile, to); break;
+            case WeightType::Q4_1: pack_quantised<WeightType::Q4_1>(in, columns, k, tile, to); break;
+            case WeightType::Q5_0: pack_quantised<WeightType::Q5_0>(in, columns, k, tile, to); break;
+            case WeightType::Q5_1: pack_quantised<WeightType::Q5_1>(in, columns, k, tile, to); break;
+            case WeightType::Q8_0: pack_quantised<WeightType::Q8_0>(in, columns, k, tile, to); break;
+            case WeightType::Q4_K: pack_quantised<WeightType::Q4_K>(in, columns, k, tile, to); break;
+            case WeightType::Q5_K: pack_quantised<WeightType::Q5_K>(in, columns, k, tile, to); break;
+            case WeightType::Q6_K: pack_quantised<WeightType::Q6_K>(in, columns, k, tile, to); break;
+        }
+    }
+}
+
+void unpack_column(const Weight& weight, int64_t column, float* out) {
+    const u8* tile = reinterpret_cast<const u8*>(weight.data) + column / kTile * weight.tile_bytes;
+    const int c = int(column % kTile);
+    if (plain(weight.type)) {
+        const int64_t group = weight.type == WeightType::BF16 ? 2 : 1;
+        for (int64_t i = 0; i < weight.k; ++i) {
+            const int64_t at = ((i / group) * kTile + c) * group + i % group;
+            if (weight.type == WeightType::F32)
+                out[i] = float_from_bits(word(tile + 4 * at));
+            else
+                out[i] = weight.type == WeightType::F16 ? float_from_half(half_at(tile + 2 * at))
+                                                        : float_from_bf16(half_at(tile + 2 * at));
+        }
+        return;
+    }
+    const QuantLayout L = quant_layout(weight.type);
+    const int64_t groups = weight.k / 32;
+    const u8* scales = tile + groups * L.group_codes;
+    for (int64_t g = 0; g < groups; ++g) {
+        const u8* codes = tile + g * L.group_codes;
+        float scale[2], offset = 0.0f;  // of the two halves of the group
+        if (L.supers == 1) {
+            const u8* s = scales + g * L.group_scales;
+            scale[0] = scale[1] = float_from_half(half_at(s + 2 * c));
+            if (L.group_scales == 64) offset = float_from_half(half_at(s + 32 + 2 * c));
+        } else {
+            const u8* head = scales + g / 8 * (L.head + 8 * L.group_scales);
+            const u8* s = head + L.head + g % 8 * L.group_scales;
+            const float d = float_from_half(half_at(head + 2 * c));
+            if (weight.type == WeightType::Q6_K) {
+                scale[0] = d * float(int8_t(s[c]));
+                scale[1] = d * float(int8_t(s[16 + c]));
+            } else {
+                scale[0] = scale[1] = d * float(s[c]);
+                offset = -(float_from_half(half_at(head + 32 + 2 * c)) * float(s[16 + c]));
+            }
+        }
+        for (int i = 0; i < 32; ++i)
+            out[g * 32 + i] = scale[i / 16] * float(code_at(codes, L.bits, c, i) - L.zero) + offset;
+    }
+}
+
+}  // namespace stolon

@@ -1,0 +1,66 @@
+// Weights as a GGUF file stores them, and the layout that the kernels read.
+//
+// A weight is cut into tiles of 16 output columns. A tile of a quantised type holds the codes of all its
+// groups of 32 inputs, then the scales of all groups.
+//
+//   codes    A *quartet* is 64 bytes: byte 4c + j belongs to column c, input 4q + j, for q in 0..7.
+//            4, 5, 6 bits: four vectors of 64 bytes; vector v has quartet v in its low halves and quartet
+//            v + 4 in its high halves. 5 bits add one vector: bit q of byte i is the fifth bit of byte i of
+//            quartet q. 6 bits add two, for quartets 0-3 and 4-7: bits 2q, 2q + 1 (q from 0) of byte i are
+//            the upper bits of byte i of quartet q. 8 bits: eight quartets. Codes are unsigned: a value
+//            is scale * (code - zero) + offset.
+//   scales   Q4_0 Q5_0 Q8_0: float16 scale [16] a group. Q4_1 Q5_1: also float16 offset [16].
+//            Q4_K Q5_K: per eight groups a head of float16 scale [16] and offset scale [16], then per group
+//            uint8 [16] and uint8 [16]; scale = d * s, offset = -(dmin * m).
+//            Q6_K: per eight groups float16 scale [16], then per group int8 [2][16]: one for each 16 inputs.
+//
+// F32, F16: 16 values an input. BF16: 16 pairs a pair of inputs.
+#pragma once
+
+#include "kernels.h"
+
+namespace stolon {
+
+// Numbers that a quantised type is described by.
+struct QuantLayout {
+    int bits;
+    int zero;         // what is taken off a code, a power of two; 0 where there is an offset
+    int group_codes;  // bytes
+    int supers;       // groups behind one head; 1: there is no head
+    int head;         // bytes of a head
+    int group_scales; // bytes of scales a group, outside the head
+    int block_bytes;  // of a stored block of 32 * supers inputs
+};
+
+constexpr QuantLayout quant_layout(WeightType type) {
+    switch (type) {
+        case WeightType::Q4_0: return {4, 8, 256, 1, 0, 32, 18};
+        case WeightType::Q4_1: return {4, 0, 256, 1, 0, 64, 20};
+        case WeightType::Q5_0: return {5, 16, 320, 1, 0, 32, 22};
+        case WeightType::Q5_1: return {5, 0, 320, 1, 0, 64, 24};
+        case WeightType::Q8_0: return {8, 128, 512, 1, 0, 32, 34};
+        case WeightType::Q4_K: return {4, 0, 256, 8, 64, 32, 144};
+        case WeightType::Q5_K: return {5, 0, 320, 8, 64, 32, 176};
+        case WeightType::Q6_K: return {6, 32, 384, 8, 32, 32, 210};
+        default: return {0, 0, 0, 0, 0, 0, 0};
+    }
+}
+
+struct PackedShape {
+    int64_t k_padded;
+    int64_t tile_bytes;
+    int64_t tiles;
+    int64_t bytes() const { return tile_bytes * tiles; }
+};
+
+// Bytes of `columns` stored rows of k inputs; -1 if k does not fit the type's block.
+int64_t stored_bytes(WeightType type, int64_t columns, int64_t k);
+PackedShape packed_shape(WeightType type, int64_t columns, int64_t k);
+
+// Pack tiles claimed from `counter` (all lanes of a team at once). `out` has packed_shape().bytes().
+void pack_tiles(WeightType type, const std::byte* stored, int64_t columns, int64_t k, std::byte* out, Counter& counter);
+
+// One column, dequantised exactly as the file means it: out [k].
+void unpack_column(const Weight& weight, int64_t column, float* out);
+
+}  // namespace stolon

@@ -1,0 +1,96 @@
+"""What every worker runs: it loads one worker module and answers JSON lines (see process.py).
+
+    python worker_main.py llama_cpp_worker
+
+A worker module lies beside this file, imports nothing of Stolon where it drives a peer, and has a
+class `Worker` whose methods are the questions. This file runs in the peer's Python, so it needs the
+standard library only. A module that can't be imported is an answer too: the reason, to every
+question.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+def resident() -> int:
+    """Resident memory of this process in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Host:
+    """A worker and what is measured of any worker alike: imports, loading, resident memory."""
+
+    def __init__(self, name: str) -> None:
+        self.worker: Any = None
+        self.failure = ""
+        start = time.perf_counter()
+        try:
+            spec = importlib.util.spec_from_file_location(
+                name, Path(__file__).parent / f"{name}.py"
+            )
+            if spec is None or spec.loader is None:
+                raise ImportError(f"there is no worker {name}")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+            self.worker = module.Worker()
+        except Exception as error:
+            traceback.print_exc()
+            self.failure = f"{type(error).__name__}: {error}"
+        self.import_seconds = time.perf_counter() - start
+        self.rss_imported = resident()
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one question; what goes wrong is an answer with `error`."""
+        do = message.pop("do")
+        try:
+            if self.failure:
+                return {"error": self.failure}
+            if do == "memory":
+                kv = self.worker.kv_bytes() if hasattr(self.worker, "kv_bytes") else None
+                return {"rss": resident(), "kv": kv}
+            if do != "load":
+                return dict(getattr(self.worker, do)(**message))
+            return self._load(message)
+        except Exception as error:
+            traceback.print_exc()
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _load(self, message: dict[str, Any]) -> dict[str, Any]:
+        start = time.perf_counter()
+        answer = dict(self.worker.load(**message))
+        seconds = time.perf_counter() - start
+        return {
+            "load_seconds": seconds,
+            "import_seconds": self.import_seconds,
+            "rss_imported": self.rss_imported,
+            "rss_loaded": resident(),
+            **answer,
+        }
+
+
+def main() -> None:
+    # Whatever an engine prints goes to stderr; the answers get a stream of their own.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    # This folder's modules are not to be found under their bare names.
+    sys.path.pop(0)
+    host = Host(sys.argv[1])
+    for line in sys.stdin:
+        answers.write(json.dumps(host.answer(json.loads(line))) + "\n")
+        answers.flush()
+    if hasattr(host.worker, "close"):
+        host.worker.close()
+
+
+if __name__ == "__main__":
+    main()
