@@ -30,12 +30,8 @@ class Gemma3Layer(DecoderLayer):
         self.after_attention = weights.norm("post_attention_layernorm")
         self.after_mlp = weights.norm("post_feedforward_layernorm")
 
-    def __call__(
-        self, x: Tensor, rotary: Any, plan: Any, cache_k: Tensor, cache_v: Tensor
-    ) -> Tensor:
+    def complete(self, x: Tensor, y: Tensor) -> Tensor:
         ops = self.ops
-        y = ops.rms_norm(x, self.attention_norm, self.eps)
-        y = self.attention(y, rotary, plan, cache_k, cache_v)
         y = ops.linear(y, self.attention.output)
         x = ops.rms_norm(y, self.after_attention, self.eps, add=x)
         y = ops.rms_norm(x, self.mlp_norm, self.eps)

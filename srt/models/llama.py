@@ -93,12 +93,16 @@ class DecoderLayer:
         )
         self.down = weights.linear("mlp.down_proj")
 
-    def __call__(
+    def attend(
         self, x: Tensor, rotary: Any, plan: Any, cache_k: Tensor, cache_v: Tensor
     ) -> Tensor:
+        """``attention(norm(x))``, before the output projection."""
+        y = self.ops.rms_norm(x, self.attention_norm, self.eps)
+        return self.attention(y, rotary, plan, cache_k, cache_v)
+
+    def complete(self, x: Tensor, y: Tensor) -> Tensor:
+        """The rest of the layer, row by row: y is what `attend` gave for x."""
         ops = self.ops
-        y = ops.rms_norm(x, self.attention_norm, self.eps)
-        y = self.attention(y, rotary, plan, cache_k, cache_v)
         x = ops.linear(y, self.attention.output, residual=x)
         y = ops.rms_norm(x, self.mlp_norm, self.eps)
         y = ops.gated_linear(y, self.gate_up, self.activation)
@@ -156,6 +160,10 @@ class Llama:
         plan = ops.plan(batch)
         x = ops.embed(plan, self.embedding, config.embedding_scale)
         for index, layer in enumerate(self.layers):
-            x = layer(x, self.rope[self.rope_index(index)], plan, keys[index], values[index])
-        x = ops.rms_norm(ops.take_outputs(x, plan), self.norm, config.norm_eps)
+            rotary = self.rope[self.rope_index(index)]
+            y = layer.attend(x, rotary, plan, keys[index], values[index])
+            if index == config.num_layers - 1:  # nothing reads the other rows any more
+                x, y = ops.take_outputs(x, plan), ops.take_outputs(y, plan)
+            x = layer.complete(x, y)
+        x = ops.rms_norm(x, self.norm, config.norm_eps)
         return ops.logits(x, self.head, config.final_softcap)

@@ -19,12 +19,14 @@ namespace nb = nanobind;
 struct TeamObject {
     Team team;
     const Kernels* kernels;
+    Arena weights;
 };
 
 // A packed weight and its memory.
 struct Matrix {
     Weight weight;
-    Memory memory;
+    Arena::Piece memory;
+    int64_t bytes;
 };
 
 enum class Element { F32, I64, U8, BF16 };  // BF16: or uint16 that hold the bits

@@ -47,4 +47,30 @@ class Memory {
     int64_t bytes_ = 0;
 };
 
+// Memory for many things that live about as long: they lie one after the other in huge pages, where alone each
+// would be too small for one. A piece holds on to what it was cut from.
+class Arena {
+   public:
+    using Piece = std::shared_ptr<std::byte>;
+
+    Piece take(int64_t bytes) {
+        const int64_t size = round_up(bytes, 64);
+        if (!chunk_ || size > chunk_->bytes() - used_) {
+            if (size > kChunk / 4) return cut(std::make_shared<Memory>(size), 0);
+            // Pages that no piece touches take no memory.
+            chunk_ = std::make_shared<Memory>(kChunk);
+            used_ = 0;
+        }
+        used_ += size;
+        return cut(chunk_, used_ - size);
+    }
+
+   private:
+    static constexpr int64_t kChunk = int64_t(64) << 20;
+    static Piece cut(const std::shared_ptr<Memory>& from, int64_t at) { return {from, from->get() + at}; }
+
+    std::shared_ptr<Memory> chunk_;
+    int64_t used_ = 0;
+};
+
 }  // namespace stolon

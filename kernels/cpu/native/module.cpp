@@ -37,7 +37,7 @@ void make_team(TeamObject* self, int threads, const std::string& isa) {
         for (const std::string& name : instruction_sets()) known += (known.empty() ? "" : ", ") + name;
         wrong("Team", "isa is '" + isa + "'; this processor has " + known);
     }
-    new (self) TeamObject{Team(threads, kScratch), kernels};
+    new (self) TeamObject{Team(threads, kScratch), kernels, Arena()};
 }
 
 std::unique_ptr<Matrix> pack(TeamObject& team, const std::string& kind, nb::handle data, int64_t columns, int64_t inputs) {
@@ -62,7 +62,11 @@ std::unique_ptr<Matrix> pack(TeamObject& team, const std::string& kind, nb::hand
     nb::gil_scoped_release release;
     const PackedShape shape = packed_shape(weight_type, columns, inputs);
     auto matrix = std::make_unique<Matrix>();
-    matrix->memory = Memory(shape.bytes());
+    {
+        const auto turn = team.team.hold();
+        matrix->memory = team.weights.take(shape.bytes());
+    }
+    matrix->bytes = shape.bytes();
     matrix->weight = {weight_type, columns, inputs, shape.k_padded, shape.tile_bytes, matrix->memory.get()};
     Counter counter{0};
     team.team.run([&](const Lane&) {
@@ -397,7 +401,7 @@ NB_MODULE(_native, m) {
         .def_prop_ro("kind", [](const Matrix& w) { return std::string(kKinds[int(w.weight.type)]); })
         .def_prop_ro("columns", [](const Matrix& w) { return w.weight.columns; })
         .def_prop_ro("inputs", [](const Matrix& w) { return w.weight.k; })
-        .def_prop_ro("nbytes", [](const Matrix& w) { return w.memory.bytes(); })
+        .def_prop_ro("nbytes", [](const Matrix& w) { return w.bytes; })
         .def("column", &column, "n"_a);
 
     m.def("pack", &pack, "team"_a, "kind"_a, "data"_a, "columns"_a, "inputs"_a);

@@ -284,7 +284,7 @@ void Program::finish() {
             upcoming = op->weights.data();
         }
     }
-    counter_ = std::make_unique<PaddedCounter[]>(size_t(counters_ + 1));
+    counter_ = std::make_unique<PaddedCounter[]>(size_t(counters_) + ops_.size() + 1);
     finished_ = true;
 }
 
@@ -298,12 +298,15 @@ struct Program::Frame {
     std::byte* own;        // of lane 0
     int64_t own_bytes;     // of a lane
     int64_t own_out_at;    // of the rows by output in them
+    int64_t own_rows;      // that the others hold
     std::span<const float* const> inputs;
     std::span<float* const> outputs;
     Profile* profile;
 };
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 struct Range {
     int64_t begin, end;
@@ -314,13 +317,22 @@ struct Range {
 struct Places {
     const Schedule& schedule;
     std::byte* base[4];
-    int64_t rows[2];  // of the step, by output
+    int64_t rows[4];  // that the four spaces have room for
+    int64_t first;    // row of the step that own regions begin with
     std::span<const float* const> inputs;
     std::span<float* const> outputs;
 
     std::byte* bytes(int region) const {
         const Region& r = schedule.regions[size_t(region)];
-        return base[int(r.space)] + r.at * rows[int(r.space) % 2];
+        return base[int(r.space)] + r.at * rows[int(r.space)];
+    }
+    int64_t room(int region) const { return rows[int(schedule.regions[size_t(region)].space)]; }
+    // Place of a row of the step in a region.
+    int64_t place(int region, int64_t row) const {
+        return schedule.regions[size_t(region)].space == Space::OwnRows ? row - first : row;
+    }
+    float* row(int region, int64_t row, int64_t width) const {
+        return region < 0 ? nullptr : floats(region) + place(region, row) * width;
     }
     float* floats(int region) const {
         if (region < 0) return nullptr;
@@ -333,19 +345,21 @@ struct Places {
 
 Activations activations(const Places& places, const Stage& stage, Range range) {
     Activations a{};
-    const int64_t k = stage.width, from = range.begin;
+    const int64_t k = stage.width;
     a.rows = range.size();
     a.k = k;
-    a.f32 = places.floats(stage.x) + from * k;
+    a.f32 = places.row(stage.x, range.begin, k);
     a.f32_stride = k;
     if (stage.half >= 0) {
+        const int64_t from = places.place(stage.half, range.begin);
         a.half_stride = round_up(k, 32);
         a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
     }
     if (stage.q8 >= 0) {
         const Q8Layout layout(k);
         std::byte* base = places.bytes(stage.q8);
-        const int64_t rows = places.rows[stage.by_output], blocks = k / kBlock;
+        const int64_t from = places.place(stage.q8, range.begin);
+        const int64_t rows = places.room(stage.q8), blocks = k / kBlock;
         a.values = reinterpret_cast<int8_t*>(base) + from * k;
         a.scales = reinterpret_cast<float*>(base + layout.scales * rows) + from * blocks;
         a.weighted = reinterpret_cast<float*>(base + layout.weighted * rows) + from * blocks;
@@ -360,19 +374,19 @@ Activations activations(const Places& places, const Stage& stage, Range range) {
 static_assert(int(Space::Rows) % 2 == 0 && int(Space::OutRows) % 2 == 1 && int(Space::OwnRows) % 2 == 0 &&
               int(Space::OwnOutRows) % 2 == 1);
 
-void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage) const {
+void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage, int64_t begin, int64_t end) const {
     const StepView& step = *frame.step;
     std::byte* own = frame.own + frame.own_bytes * lane.index;
     const Places places{*frame.schedule,
                         {frame.base[0], frame.base[1], own, own + frame.own_out_at},
-                        {step.rows, step.outputs},
+                        {step.rows, step.outputs, frame.own_rows, step.outputs},
+                        frame.schedule->blocks ? begin : 0,
                         frame.inputs,
                         frame.outputs};
-    const int64_t rows = places.rows[stage.by_output];
     // For kernels whose rows are divided here, one lane is all there is.
     const Lane alone{0, 1, lane.team, lane.scratch, lane.scratch_bytes};
-    Range range{0, rows};
-    if (stage.split == Split::Rows) range = {rows * lane.index / lane.count, rows * (lane.index + 1) / lane.count};
+    Range range{begin, end};
+    if (stage.split == Split::Rows) range = {end * lane.index / lane.count, end * (lane.index + 1) / lane.count};
     if (range.size() == 0) return;
 
     static const Op none{};
@@ -381,17 +395,15 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage)
         case StageKind::Embed: {
             const Weight& table = op.weights[0];
             kernels_.embed(alone, {&table, step.input_ids + range.begin, range.size(), op.scale,
-                                   places.floats(stage.out) + range.begin * table.k});
+                                   places.row(stage.out, range.begin, table.k)});
             break;
         }
         case StageKind::Norm: {
-            const int64_t from = range.begin * stage.width;
-            const float* x = places.floats(stage.x);
-            const float* add = places.floats(stage.y);
-            kernels_.norm(alone, {op.gather ? x : x + from, stage.width,
-                                  op.gather ? step.output_rows + range.begin : nullptr, range.size(), stage.width,
-                                  op.factor, op.eps, add ? add + from : nullptr, places.floats(stage.out) + from,
-                                  stage.width});
+            const int64_t width = stage.width;
+            kernels_.norm(alone, {op.gather ? places.floats(stage.x) : places.row(stage.x, range.begin, width), width,
+                                  op.gather ? step.output_rows + range.begin : nullptr, range.size(), width, op.factor,
+                                  op.eps, places.row(stage.y, range.begin, width),
+                                  places.row(stage.out, range.begin, width), width});
             break;
         }
         case StageKind::Take: {
@@ -409,9 +421,8 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage)
             break;
         }
         case StageKind::Add: {
-            const int64_t from = range.begin * stage.width;
-            kernels_.add(alone, {places.floats(stage.x) + from, places.floats(stage.y) + from,
-                                 places.floats(stage.out) + from, range.size() * stage.width});
+            kernels_.add(alone, {places.row(stage.x, range.begin, stage.width), places.row(stage.y, range.begin, stage.width),
+                                 places.row(stage.out, range.begin, stage.width), range.size() * stage.width});
             break;
         }
         case StageKind::Prepare: {
@@ -428,20 +439,28 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage)
             args.up = op.up.data();
             args.gate = op.gate;
             args.bias = op.bias;
-            args.residual = places.floats(stage.y);
-            args.out = places.floats(stage.out);
             args.out_stride = buffers_[size_t(op.out)].width;
+            args.residual = places.row(stage.y, range.begin, args.out_stride);
+            args.out = places.row(stage.out, range.begin, args.out_stride);
             args.softcap = op.softcap;
             args.upcoming = op.upcoming;
+            if (stage.split == Split::Blocks) {
+                Counter counter{0};
+                args.counter = &counter;
+                kernels_.linear(alone, args);
+                break;
+            }
             args.counter = &counter_[size_t(op.counter)].value;
             kernels_.linear(lane, args);
             break;
         }
         case StageKind::Rotate: {
             const AttendOp& at = op.attend;
-            kernels_.rotate(lane, {at.shape, rows, places.floats(stage.x), at.head_norm, at.eps, at.cos, at.sin,
-                                   step.positions, step.write_slots, at.scale,
-                                   reinterpret_cast<bf16*>(places.bytes(stage.queries)), at.k, at.v});
+            bf16* queries = reinterpret_cast<bf16*>(places.bytes(stage.queries));
+            queries += places.place(stage.queries, begin) * at.shape.num_heads * at.shape.head_dim;
+            kernels_.rotate(stage.split == Split::Blocks ? alone : lane,
+                            {at.shape, range.size(), places.row(stage.x, begin, stage.width), at.head_norm, at.eps, at.cos,
+                             at.sin, step.positions + begin, step.write_slots + begin, at.scale, queries, at.k, at.v});
             break;
         }
         case StageKind::Attention: {
@@ -454,25 +473,54 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage)
     }
 }
 
+// A run of stages, block by block of rows, as lanes claim them. Returns the seconds that this lane spent in
+// each stage, if they are wanted.
+std::vector<double> Program::run_blocks(const Lane& lane, const Frame& frame, std::span<const Stage> run,
+                                        Counter& counter) const {
+    std::vector<double> seconds(frame.profile ? run.size() : 0);
+    const int64_t rows = frame.step->rows, lanes = lane.count;
+    const int64_t blocks = (rows + kBlockRows * lanes - 1) / (kBlockRows * lanes) * lanes;
+    for (int64_t block; (block = Lane::claim(counter)) < blocks;) {
+        for (size_t i = 0; i < run.size(); ++i) {
+            const Clock::time_point before = seconds.empty() ? Clock::time_point() : Clock::now();
+            do_stage(lane, frame, run[i], rows * block / blocks, rows * (block + 1) / blocks);
+            if (!seconds.empty()) seconds[i] += std::chrono::duration<double>(Clock::now() - before).count();
+        }
+    }
+    return seconds;
+}
+
 void Program::execute(const Lane& lane, const Frame& frame) const {
-    using Clock = std::chrono::steady_clock;
-    Clock::time_point before = Clock::now();
-    for (const Stage& stage : frame.schedule->stages) {
-        if (stage.barrier) lane.barrier();
-        do_stage(lane, frame, stage);
-        if (!frame.profile) continue;
-        lane.barrier();
-        if (lane.index > 0) continue;
-        const Clock::time_point now = Clock::now();
-        std::string name = kStageNames[int(stage.kind)];
-        if (stage.kind == StageKind::Linear) name = size_text(ops_[size_t(stage.op)], stage.width);
-        frame.profile->emplace_back(std::move(name), std::chrono::duration<double>(now - before).count());
-        before = Clock::now();
+    const std::vector<Stage>& stages = frame.schedule->stages;
+    int64_t runs = 0;
+    for (size_t i = 0; i < stages.size();) {
+        if (stages[i].barrier) lane.barrier();
+        const Clock::time_point before = frame.profile ? Clock::now() : Clock::time_point();
+        size_t end = i + 1;
+        std::vector<double> seconds;
+        if (stages[i].split == Split::Blocks) {
+            while (end < stages.size() && stages[end].split == Split::Blocks) ++end;
+            seconds = run_blocks(lane, frame, {&stages[i], end - i}, counter_[size_t(counters_ + runs++)].value);
+        } else {
+            do_stage(lane, frame, stages[i], 0, stages[i].by_output ? frame.step->outputs : frame.step->rows);
+        }
+        if (frame.profile) {
+            lane.barrier();
+            // A stage that all lanes did together lasts until the last is done; for others, this lane's part.
+            if (seconds.empty()) seconds = {std::chrono::duration<double>(Clock::now() - before).count()};
+            for (size_t j = i; lane.index == 0 && j < end; ++j) {
+                std::string name = kStageNames[int(stages[j].kind)];
+                if (stages[j].kind == StageKind::Linear) name = size_text(ops_[size_t(stages[j].op)], stages[j].width);
+                frame.profile->emplace_back(std::move(name), seconds[j - i]);
+            }
+        }
+        i = end;
     }
 }
 
 const Schedule& Program::schedule(int64_t rows, int64_t outputs) {
-    const std::pair key{std::min(rows, kFewRows + 1), std::min(outputs, kFewRows + 1)};
+    const bool many = rows >= kBlockRows * team_.size();
+    const std::pair key{many ? kManyRows : std::min(rows, kFewRows + 1), std::min(outputs, kFewRows + 1)};
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
     return schedules_.emplace(key, make_schedule(ops_, buffers_, handed_out_, key.first, key.second, team_.size()))
@@ -505,19 +553,19 @@ void Program::run(const StepView& step, std::span<const float* const> inputs, st
     if (view.rows == 0) return;
     const Schedule& made = schedule(view.rows, view.outputs);
 
+    const int64_t own_rows = made.blocks ? kBlockRows : view.rows;
+    const int64_t rows[4] = {view.rows, view.outputs, own_rows, view.outputs};
     int64_t bytes[4];
-    for (int space = 0; space < 4; ++space) {
-        bytes[space] = checked_product(made.row_bytes[space], space % 2 ? view.outputs : view.rows);
-    }
+    for (int space = 0; space < 4; ++space) bytes[space] = checked_product(made.row_bytes[space], rows[space]);
     // Lanes don't share a page of their own memory.
     const int64_t own_bytes = round_up(bytes[2] + bytes[3], 4096);
     reserve(bytes[0] + bytes[1], checked_product(own_bytes, team_.size()));
 
-    for (int64_t i = 0; i < counters_; ++i) counter_[size_t(i)].value.store(0, std::memory_order_relaxed);
+    for (int64_t i = 0; i < counters_ + int64_t(ops_.size()); ++i) counter_[size_t(i)].value.store(0, std::memory_order_relaxed);
     const StepRuns runs{view.runs, view.q_lens, view.kv_lens, view.table_rows, view.slot_table, view.table_width};
     for (const auto& planned : plans_) planned->plan.build(runs, planned->shape, planned->window, team_.size());
 
-    const Frame frame{&made,  &view,   {shared_.get(), shared_.get() + bytes[0]}, own_.get(), own_bytes, bytes[2],
+    const Frame frame{&made,  &view,   {shared_.get(), shared_.get() + bytes[0]}, own_.get(), own_bytes, bytes[2], own_rows,
                       inputs, outputs, profile};
     try {
         team_.run([this, &frame](const Lane& lane) { execute(lane, frame); });

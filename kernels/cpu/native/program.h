@@ -66,7 +66,8 @@ class Program {
     const Schedule& schedule(int64_t rows, int64_t outputs);
     void reserve(int64_t shared, int64_t own);
     void execute(const Lane& lane, const Frame& frame) const;
-    void do_stage(const Lane& lane, const Frame& frame, const Stage& stage) const;
+    std::vector<double> run_blocks(const Lane& lane, const Frame& frame, std::span<const Stage> run, Counter& counter) const;
+    void do_stage(const Lane& lane, const Frame& frame, const Stage& stage, int64_t begin, int64_t end) const;
 
     Team& team_;
     const Kernels& kernels_;
@@ -75,7 +76,7 @@ class Program {
     std::vector<Buffer> buffers_;
     std::vector<int> inputs_, handed_out_;
     StepLimits limits_;
-    int64_t counters_ = 0;
+    int64_t counters_ = 0;  // of ops; those of runs of blocks follow, at most one an op
 
     std::map<std::pair<int64_t, int64_t>, Schedule> schedules_;
     std::unique_ptr<PaddedCounter[]> counter_;

@@ -15,6 +15,7 @@ constexpr int64_t kBarrierWorth = 4096;
 
 bool per_row(Space space) { return space <= Space::OwnOutRows; }
 bool own(Space space) { return space == Space::OwnRows || space == Space::OwnOutRows; }
+bool by_rows(Split split) { return split == Split::Rows || split == Split::Blocks; }
 
 class Maker {
    public:
@@ -31,8 +32,14 @@ class Maker {
         for (size_t i = 0; i < ops_.size(); ++i) add_op(int(i));
         for (size_t i = 0; i < handed_out_.size(); ++i) hand_out(handed_out_[i], int(i));
         find_lifetimes();
+        if (rows_ == kManyRows) split_by_blocks();
         place();
         put_barriers();
+        // A barrier within a run of blocks would part what a lane must do in one go.
+        for (size_t i = 1; made_.blocks && i < made_.stages.size(); ++i) {
+            if (!made_.stages[i].barrier || run_of_[i] < 0 || run_of_[i] != run_of_[i - 1]) continue;
+            return Maker(ops_, buffers_, handed_out_, kFewRows + 1, outputs_, lanes_).make();
+        }
         return std::move(made_);
     }
 
@@ -191,6 +198,24 @@ class Maker {
         }
     }
 
+    // Runs of stages that go row by row are split by blocks. What begins and ends within a run is a lane's own.
+    void split_by_blocks() {
+        run_of_.assign(made_.stages.size(), -1);
+        int runs = 0;
+        for (size_t i = 0; i < made_.stages.size(); ++i) {
+            Stage& stage = made_.stages[i];
+            if (stage.by_output || stage.kind == StageKind::Attention || stage.kind == StageKind::Copy) continue;
+            stage.split = Split::Blocks;
+            run_of_[i] = i && run_of_[i - 1] >= 0 ? run_of_[i - 1] : runs++;
+        }
+        for (Region& region : made_.regions) {
+            if (region.space != Space::Rows || region.first < 0) continue;
+            const int run = run_of_[size_t(region.first)];
+            if (run >= 0 && run == run_of_[size_t(region.last)]) region.space = Space::OwnRows;
+        }
+        made_.blocks = true;
+    }
+
     // Best fit among the gaps between what is alive. A linear may write over its residual.
     void place() {
         std::vector<int> alive[4];
@@ -273,7 +298,7 @@ class Maker {
             if (own(region.space)) continue;
             const bool gathered = access.region == stage.x &&
                                   (stage.kind == StageKind::Take || (stage.kind == StageKind::Norm && ops_[size_t(stage.op)].gather));
-            all.push_back({region, access.region, access.write, stage.split == Split::Rows && !gathered});
+            all.push_back({region, access.region, access.write, by_rows(stage.split) && !gathered});
         }
         if (stage.kind == StageKind::Rotate || stage.kind == StageKind::Attention) {
             const AttendOp& attend = ops_[size_t(stage.op)].attend;
@@ -288,7 +313,9 @@ class Maker {
 
     static bool meet(const Touched& a, const Touched& b) {
         if (a.region.space != b.region.space || !(a.write || b.write)) return false;
-        if (a.number >= 0 && a.number == b.number && a.by_rows && b.by_rows) return false;  // each lane its rows
+        // Each lane keeps to its rows, which lie in the same place in regions of one size.
+        const bool alike = a.region.at == b.region.at && a.region.bytes == b.region.bytes;
+        if (a.number >= 0 && alike && a.by_rows && b.by_rows) return false;
         return a.region.at < b.region.at + b.region.bytes && b.region.at < a.region.at + a.region.bytes;
     }
 
@@ -299,6 +326,7 @@ class Maker {
     const int lanes_;
     Schedule made_;
     std::vector<int> region_of_, q8_of_, half_of_;
+    std::vector<int> run_of_;  // of each stage: its run of blocks, or -1
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
 // From the recorded ops of a program to the list that lanes go through: what is divided how, where results
 // lie in memory, and where lanes must wait for each other.
 //
-// A schedule is made for a count of rows (exact when it is small): with few rows a barrier costs more than
-// normalising or quantising them, so every lane does that for all rows, into memory of its own.
+// A schedule is made for a count of rows (exact when it is small). With few rows a barrier costs more than
+// normalising or quantising them, so every lane does that for all rows, into memory of its own. With many
+// rows, what lies between two attentions is done block by block: a lane takes a block of rows through all
+// stages, so that what they hand on stays in its cache and nobody waits.
 #pragma once
 
 #include <string>
@@ -88,6 +90,7 @@ enum class Split : uint8_t {
     Kernel,  // the kernel divides the work over the lanes
     Rows,    // every lane does a contiguous part of the rows, the same in all such stages
     Every,   // every lane does all rows
+    Blocks,  // lanes claim blocks of rows, and take each through a run of such stages
 };
 
 struct Stage {
@@ -106,13 +109,19 @@ struct Stage {
 struct Schedule {
     std::vector<Stage> stages;
     std::vector<Region> regions;
+    bool blocks = false;  // some stages are split by blocks: own regions hold the rows of one
     int64_t row_bytes[4] = {0, 0, 0, 0};  // of the first four spaces
 };
 
 // Up to this many rows schedules are made for the exact number; more rows share one.
 inline constexpr int64_t kFewRows = 8;
+// Rows of a block, at most. Its widest activations fit the second-level cache.
+inline constexpr int64_t kBlockRows = 64;
+// Stands for any number from kBlockRows * lanes on.
+inline constexpr int64_t kManyRows = kFewRows + 2;
 
-// `rows`, `outputs`: in [0, kFewRows], or kFewRows + 1 for more. `handed_out`: buffers, in order.
+// `rows`: in [0, kFewRows], kFewRows + 1 for more, or kManyRows. `outputs`: in [0, kFewRows], or
+// kFewRows + 1 for more. `handed_out`: buffers, in order.
 Schedule make_schedule(const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
                        const std::vector<int>& handed_out, int64_t rows, int64_t outputs, int lanes);
 
