@@ -17,6 +17,7 @@ from stolon.kernels.ops import (
     AttentionSpec,
     Ops,
     RaggedBatch,
+    RecordedStep,
     Step,
     StoredWeight,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "AttentionSpec",
     "Ops",
     "RaggedBatch",
+    "RecordedStep",
     "Step",
     "StoredWeight",
     "default_ops",

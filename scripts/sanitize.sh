@@ -16,5 +16,5 @@ compiler=${CXX:-c++}
 preload="$($compiler -print-file-name=libasan.so) $($compiler -print-file-name=libstdc++.so)"
 native=("$folder"/installed/stolon/kernels/cpu/_native*.so)
 [ $# -gt 0 ] || set -- tests/kernels
-LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=4:max_free_fill_size=0 UBSAN_OPTIONS=print_stacktrace=1 \
+OMP_NUM_THREADS=1 LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=4:max_free_fill_size=0 UBSAN_OPTIONS=print_stacktrace=1 \
     "$bin/python" scripts/test_with_native.py "${native[0]}" "$@"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from stolon.srt.kv_space import KVSpace
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.selecting import GROUP_ROWS, Group, Selection
 from stolon.srt.sequence import Sequence
+from stolon.srt.step_rows import DecodeBatch, StepRows
 
 PROMPT_LOGPROB_ROWS = 128
 """Rows of a prompt whose log-probs are wanted, per step; bounds the memory for logits."""
@@ -51,7 +51,7 @@ class TrieRows:
 
 @dataclass(slots=True)
 class Plan:
-    """One step."""
+    """One step. Its batch is valid until the next is planned."""
 
     runs: list[Run] = field(default_factory=list)
     tries: list[TrieRows] = field(default_factory=list)
@@ -79,20 +79,24 @@ class Batcher:
         self._space = space
         self._step_tokens = step_tokens
         self._bos = bos
+        self._decode = DecodeBatch(1, space.table)
 
     def plan(self) -> Plan:
         """Choose this step's rows: those about to generate first, then prompt chunks, oldest first."""
         plan = Plan()
-        rows = _Rows()
+        rows = StepRows()
         # One pending token each: never starved by long prompts.
         others = self._add_decode_rows(plan, rows)
         if others:
             self._add_others(plan, rows, sorted(others, key=lambda seq: seq.pending > 1))
-        if rows.ids:
-            plan.batch = rows.batch(self._space.table)
+            plan.batch = rows.batch(self._space.table) if rows.ids else None
+        elif rows.ids:
+            if len(rows.ids) != self._decode.rows:
+                self._decode = DecodeBatch(len(rows.ids), self._space.table)
+            plan.batch = self._decode.fill(rows)
         return plan
 
-    def _add_decode_rows(self, plan: Plan, rows: _Rows) -> list[Sequence]:
+    def _add_decode_rows(self, plan: Plan, rows: StepRows) -> list[Sequence]:
         """Add the rows of sequences that sample a token each step; returns the other sequences.
 
         The usual case, taken out because it is all that many steps consist of.
@@ -116,7 +120,7 @@ class Batcher:
             rows.add_decode(seq.tokens[start], start, seq.row)
         return others
 
-    def _add_others(self, plan: Plan, rows: _Rows, order: list[Sequence]) -> None:
+    def _add_others(self, plan: Plan, rows: StepRows, order: list[Sequence]) -> None:
         planned = {run.seq for run in plan.runs}
         budget = self._step_tokens - len(planned)
         for seq in order:
@@ -165,7 +169,7 @@ class Batcher:
                 return False
         return True
 
-    def _add_run(self, plan: Plan, rows: _Rows, seq: Sequence, wanted: int) -> None:
+    def _add_run(self, plan: Plan, rows: StepRows, seq: Sequence, wanted: int) -> None:
         start, stop = seq.computed, seq.computed + wanted
         outputs = 0
         if self._wants_prompt_logprobs(seq):
@@ -199,7 +203,7 @@ class Batcher:
             limit = group.trie.rows // 2
         return None
 
-    def _add_trie(self, plan: Plan, rows: _Rows, seq: Sequence, planned: set[Sequence]) -> None:
+    def _add_trie(self, plan: Plan, rows: StepRows, seq: Sequence, planned: set[Sequence]) -> None:
         """Add rows for the next group of choices, as far as spare rows and slots allow."""
         step = seq.at_select
         if step is None:
@@ -225,79 +229,3 @@ class Batcher:
             table[row, begin : begin + len(own)] = own
             rows.add(run.tokens, begin, row, len(own))
         plan.tries.append(trie)
-
-
-class _Rows:
-    """Accumulates the rows of a step. The slots of all of them are in the slot table already.
-
-    Decode rows come first. They are runs of one row whose logits are wanted, so that for them `q_lens` and
-    `outputs` need not be written down.
-    """
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.starts: list[int] = []
-        self.table_rows: list[int] = []
-        self._q_lens: list[int] = []
-        self._outputs: list[int] = []
-
-    @property
-    def _num_decode(self) -> int:
-        return len(self.starts) - len(self._q_lens)
-
-    @property
-    def num_outputs(self) -> int:
-        return self._num_decode + len(self._outputs)
-
-    def add_decode(self, token: int, position: int, row: int) -> None:
-        """A decode row; not after `add`."""
-        self.ids.append(token)
-        self.starts.append(position)
-        self.table_rows.append(row)
-
-    def add(self, tokens: list[int], start: int, row: int, outputs: int) -> None:
-        """A run of rows from position `start`; logits are wanted of its last `outputs` rows."""
-        self.ids += tokens
-        self.starts.append(start)
-        self.table_rows.append(row)
-        self._q_lens.append(len(tokens))
-        end = len(self.ids)
-        self._outputs += range(end - outputs, end)
-
-    def batch(self, slot_table: NDArray[np.int64]) -> RaggedBatch:
-        decode = self._num_decode
-        q_lens = [1] * decode + self._q_lens
-        kv_lens = [start + rows for start, rows in zip(self.starts, q_lens, strict=True)]
-        if not self._q_lens:
-            positions = self.starts
-            slots = list(map(slot_table.item, self.table_rows, self.starts))
-        else:
-            positions, slots = [], []
-            for row, start, stop in zip(self.table_rows, self.starts, kv_lens, strict=True):
-                positions += range(start, stop)
-                slots += slot_table[row, start:stop].tolist()
-        outputs = [*range(decode), *self._outputs]
-        arrays = _arrays(
-            input_ids=self.ids,
-            positions=positions,
-            write_slots=slots,
-            q_lens=q_lens,
-            kv_lens=kv_lens,
-            table_rows=self.table_rows,
-            output_rows=outputs,
-        )
-        return RaggedBatch(slot_table=slot_table, **arrays)
-
-
-def _arrays(**columns: list[int]) -> dict[str, NDArray[np.int64]]:
-    """Each column as an array, all made in one go.
-
-    Right after a forward pass the first call of every numpy function takes 5 to 10 us, because the pass has
-    pushed its code out of the processor's caches. So few are called.
-    """
-    merged = np.array(list(chain.from_iterable(columns.values())), np.int64)
-    arrays, stop = {}, 0
-    for name, column in columns.items():
-        start, stop = stop, stop + len(column)
-        arrays[name] = merged[start:stop]
-    return arrays

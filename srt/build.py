@@ -114,7 +114,16 @@ def assemble(
         bos=tokenizer.bos_id if tokenizer.add_bos else None,
     )
     generator = Generator(tokenizer, stats, context_length=context)
-    walker = Walker(generator, scheduler, space, stats, context_length=context, team=runner.team)
+    padded = runner.vocab_size > tokenizer.vocab_size
+    walker = Walker(
+        generator,
+        scheduler,
+        space,
+        stats,
+        context_length=context,
+        team=runner.team,
+        columns=tokenizer.vocab_size if padded else None,
+    )
     vocabulary = Vocabulary(
         tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode
     )

@@ -29,11 +29,6 @@ class Generator:
         self._stats = stats
         self._context_length = context_length
 
-    @property
-    def vocab_size(self) -> int:
-        """Ids that may be generated. A model's output may be padded beyond them."""
-        return self._tokenizer.vocab_size
-
     def begin(self, seq: Sequence, step: GenStep) -> Finish | None:
         """Start a generation and append what its grammar forces at once: a part of the prompt."""
         sampling = step.gen.sampling

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from stolon.kernels import Ops, RaggedBatch, StoredWeight
 from stolon.radix import KVCache
+from stolon.srt.heap import sparse_table
 from stolon.srt.models.config import ModelConfig
 from stolon.srt.models.registry import load_model
 from stolon.srt.weights import WeightSource
@@ -28,8 +29,9 @@ class Runner(Protocol):
     parameter_count: int
     team: Any
 
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """float32 ``[S, vocab]`` for the S output rows of the batch, valid until the next call."""
+    def forward(self, batch: RaggedBatch) -> NDArray[np.float32]:
+        """``[S, vocab]``, each row contiguous, for the S output rows of the batch; valid until the next
+        call."""
         ...
 
 
@@ -81,17 +83,16 @@ class ModelRunner:
         self.kv = KVCache(
             config.num_layers, num_slots, config.num_kv_heads, config.head_dim, ops.dtype
         )
-        self.slot_table = np.zeros((table_rows, self.max_context), np.int64)
+        self.slot_table = sparse_table(table_rows, self.max_context)
         self.kv_token_bytes = KVCache.bytes_per_token(
             config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype
         )
         keys, values = self.kv.k, self.kv.v
         self._step = ops.record(lambda batch: model.forward(batch, keys, values))
 
-    @torch.inference_mode()
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        """Run one step. Returns float32 ``[S, vocab]``, S = len(batch.output_rows) (may be 0), valid
-        until the next call."""
+    def forward(self, batch: RaggedBatch) -> NDArray[np.float32]:
+        """Run one step. Returns ``[S, vocab]``, S = len(batch.output_rows) (may be 0), valid until the
+        next call."""
         return self._step(batch)
 
 

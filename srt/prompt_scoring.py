@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from stolon.srt.batching import Run
 from stolon.srt.protocol import PromptDone, TokenLogprob
-from stolon.srt.sampling import token_logprobs
+from stolon.srt.sampling import Floats, token_logprobs
 
 
-def score_prompt(run: Run, logits: Tensor, *, team: Any = None) -> PromptDone | None:
+def score_prompt(run: Run, logits: Floats, *, team: Any = None) -> PromptDone | None:
     """Score the tokens that a run's rows predict, if the request asked for it.
 
     Args:
         run: a computed run all of whose rows have logits.
-        logits: float32 ``[outputs, vocab]`` of the whole step.
+        logits: ``[outputs, vocab]`` of the whole step.
         team: as in `sampling.sample`.
 
     Returns:

@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from stolon.srt.protocol import ChoiceScore, SelectMethod
-from stolon.srt.sampling import log_totals
+from stolon.srt.sampling import Floats, log_totals
 
 GROUP_ROWS = 128
 """Rows of trie scored in one step; bounds the memory for logits."""
@@ -116,16 +114,16 @@ class Selection:
         if bos is None:
             # The first token has no context, so a choice of one token needs no row.
             self._unconditional.update((i, [0.0]) for i, c in enumerate(choices) if len(c) == 1)
-        self.root: Tensor | None = None
-        """float32 ``[vocab]``, logits after the context; set by the first step."""
+        self.root: Floats | None = None
+        """``[vocab]``, logits after the context; set by the first step."""
         self._root_total = 0.0
 
-    def take_root(self, logits: Tensor, *, team: Any = None) -> None:
+    def take_root(self, logits: Floats, *, team: Any = None) -> None:
         """Take the logits ``[vocab]`` of the context's last row; they score choices of one token.
 
         `team` as in `sampling.sample`.
         """
-        self.root = logits.clone()
+        self.root = logits.copy()
         (self._root_total,) = log_totals(logits[None], team=team)
         for index, choice in enumerate(self._choices):
             if len(choice) == 1:
@@ -160,8 +158,8 @@ class Selection:
         choice = self._choices[index]
         return choice if conditional or self._bos is None else [self._bos, *choice]
 
-    def record(self, group: Group, logits: Tensor, *, team: Any = None) -> None:
-        """Take the trie's logits, float32 ``[group.trie.rows, vocab]``."""
+    def record(self, group: Group, logits: Floats, *, team: Any = None) -> None:
+        """Take the trie's logits, ``[group.trie.rows, vocab]``."""
         totals = log_totals(logits, team=team)
         for index, rows in zip(group.members, group.trie.paths, strict=True):
             path = self._path(index, group.conditional)
@@ -175,7 +173,7 @@ class Selection:
                 self._unconditional[index] = scores if self._bos is None else scores[1:]
 
     def _score(
-        self, logits: Tensor, totals: list[float], row: int, token: int, conditional: bool
+        self, logits: Floats, totals: list[float], row: int, token: int, conditional: bool
     ) -> float:
         if row >= 0:
             return float(logits[row, token]) - totals[row]

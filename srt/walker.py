@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
 from stolon.errors import ContextLengthExceeded, InternalError, StolonError
 from stolon.srt.admission import CONTEXT_HINT, Job
 from stolon.srt.batching import Plan, Run
@@ -26,7 +24,7 @@ from stolon.srt.protocol import (
     SelectResult,
     TokenLogprob,
 )
-from stolon.srt.sampling import SamplerRow, sample
+from stolon.srt.sampling import Floats, SamplerRow, sample
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.sequence import Account, Generation, Sequence
 
@@ -39,6 +37,7 @@ class Walker:
 
     Args:
         team: that samples (see `sampling.sample`); None for numpy.
+        columns: of the logits that stand for tokens, where the model's output is padded beyond them.
     """
 
     def __init__(
@@ -50,8 +49,10 @@ class Walker:
         *,
         context_length: int,
         team: Any = None,
+        columns: int | None = None,
     ) -> None:
         self._team = team
+        self._columns = columns
         self._generator = generator
         self._scheduler = scheduler
         self._space = space
@@ -95,13 +96,13 @@ class Walker:
 
     # One step
 
-    def apply(self, plan: Plan, logits: Tensor) -> float:
-        """Take the logits ``[outputs, vocab]`` of a computed plan; ids beyond the tokenizer are cut off.
+    def apply(self, plan: Plan, logits: Floats) -> float:
+        """Take the logits ``[outputs, vocab]`` of a computed plan.
 
         Returns the seconds that sampling took.
         """
-        if logits.shape[1] > self._generator.vocab_size:
-            logits = logits[:, : self._generator.vocab_size]
+        if self._columns is not None:
+            logits = logits[:, : self._columns]
         for run in plan.runs:
             run.seq.computed = run.stop
             if run.start < run.seq.known:
@@ -130,13 +131,13 @@ class Walker:
         self._space.share(seq)
         self._scheduler.wake()
 
-    def _score_prompt(self, run: Run, logits: Tensor) -> None:
+    def _score_prompt(self, run: Run, logits: Floats) -> None:
         done = score_prompt(run, logits, team=self._team)
         if done is not None:
             self._scheduler.wake()
             self._emit(run.seq, done)
 
-    def _select(self, plan: Plan, logits: Tensor) -> None:
+    def _select(self, plan: Plan, logits: Floats) -> None:
         touched: dict[Sequence, None] = {}
         for run in plan.runs:
             selection = run.seq.selection
@@ -154,7 +155,7 @@ class Walker:
             if seq.selection is not None and seq.selection.done:
                 self._guard(seq, lambda seq=seq: self._finish_select(seq))  # type: ignore[misc]
 
-    def _sample(self, plan: Plan, logits: Tensor) -> float:
+    def _sample(self, plan: Plan, logits: Floats) -> float:
         chosen: list[tuple[Sequence, Generation]] = []
         outputs: list[int] = []
         rows: list[SamplerRow] = []

@@ -7,6 +7,7 @@ program, which is then run again and again by one native call a step; what flows
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +19,14 @@ from torch import Tensor
 
 import stolon.kernels.cpu._native as _native
 from stolon.kernels.cores import usable_cores
-from stolon.kernels.ops import Activation, AttentionSpec, RaggedBatch, Step, StoredWeight
+from stolon.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    RaggedBatch,
+    RecordedStep,
+    Step,
+    StoredWeight,
+)
 
 Floats = NDArray[np.float32]
 
@@ -202,13 +210,13 @@ class NativeOps:
     def logits(self, x: Any, head: Linear, softcap: float | None) -> Any:
         return self._add(lambda p, x: p.logits(x, head.matrices, softcap or 0.0), head.columns, x)
 
-    def record(self, step: Step) -> Step:
+    def record(self, step: Step) -> RecordedStep:
         program = _native.Program(self._team)
         # The model sees a recording in place of a batch, and handles in place of tensors.
         logits = cast(Handle, step(cast(RaggedBatch, Recording(program))))
         program.output(logits.buffer)
         program.finish()
-        return RecordedStep(program, logits.width)
+        return NativeStep(program, logits.width)
 
     def _add(self, build: Callable[..., int], width: int, *values: Any, plan: Any = None) -> Any:
         """Add the operation that `build` makes of a program and its inputs' buffers (-1 for None)."""
@@ -237,24 +245,38 @@ class NativeOps:
         return out
 
 
-class RecordedStep:
-    """A step of a model as one native call. The logits lie in one buffer, reused by every call."""
+class NativeStep:
+    """A step of a model as one native call. The logits lie in one buffer, reused by every call.
+
+    A batch that comes again, with other numbers in the same arrays, is not taken apart again.
+    """
 
     def __init__(self, program: _native.Program, vocab: int) -> None:
         self._program = program
-        self._vocab = vocab
-        self._grow(1)
+        self._buffer = logits_buffer(1, vocab)
+        self._batch: RaggedBatch | None = None
+        self._arguments: tuple[_native.Step, tuple[()], tuple[Floats]]
 
-    def __call__(self, batch: RaggedBatch) -> Tensor:
+    def __call__(self, batch: RaggedBatch) -> Floats:
+        if batch is not self._batch:
+            self._prepare(batch)
+        arguments = self._arguments
+        self._program.run(*arguments)
+        return arguments[2][0]
+
+    def _prepare(self, batch: RaggedBatch) -> None:
         rows = len(batch.output_rows)
-        if rows > len(self._array):
-            self._grow(rows)
-        self._program.run(native_step(batch), [], [self._array[:rows]])
-        return self._logits[:rows]
+        if rows > len(self._buffer):
+            self._buffer = logits_buffer(rows, self._buffer.shape[1])
+        self._batch = None  # until the new one has proved good
+        self._arguments = native_step(batch), (), (self._buffer[:rows],)
+        self._batch = batch
 
-    def _grow(self, rows: int) -> None:
-        self._logits = torch.empty(rows, self._vocab)
-        self._array = self._logits.numpy()
+
+def logits_buffer(rows: int, vocab: int) -> Floats:
+    """Memory for logits that goes back to the system as soon as it is let go. The allocator would keep it."""
+    pages = mmap.mmap(-1, 4 * rows * vocab, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, np.float32).reshape(rows, vocab)
 
 
 def native_step(batch: RaggedBatch) -> _native.Step:

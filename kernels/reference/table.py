@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stolon.kernels.ops import Activation, AttentionSpec, RaggedBatch, Step, StoredWeight
+from stolon.kernels.ops import (
+    Activation,
+    AttentionSpec,
+    RaggedBatch,
+    RecordedStep,
+    Step,
+    StoredWeight,
+    in_inference_mode,
+)
 from stolon.kernels.reference.attention import attend_run
 
 
@@ -137,8 +145,8 @@ class ReferenceOps:
         logits = self.linear(x, head).float()
         return logits if softcap is None else softcap * torch.tanh(logits / softcap)
 
-    def record(self, step: Step) -> Step:
-        return step
+    def record(self, step: Step) -> RecordedStep:
+        return in_inference_mode(step)
 
     def _cast(self, x: Tensor) -> Tensor:
         return x.to(self.dtype)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stolon.kernels.ops import AttentionSpec, RaggedBatch, Step, StoredWeight
+from stolon.kernels.ops import (
+    AttentionSpec,
+    RaggedBatch,
+    RecordedStep,
+    Step,
+    StoredWeight,
+    in_inference_mode,
+)
 from stolon.kernels.torch_cpu.attention import attend
 from stolon.kernels.torch_cpu.linear import Linears, best_linears
 from stolon.kernels.torch_cpu.plan import Rotary, StepPlan
@@ -121,8 +128,8 @@ class TorchCpuOps:
         logits = self._linears.linear_float32(x, head)
         return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)
 
-    def record(self, step: Step) -> Step:
-        return step
+    def record(self, step: Step) -> RecordedStep:
+        return in_inference_mode(step)
 
     def _norm(self, x: Tensor, packed: Norm, eps: float) -> Tensor:
         weight, twice = packed.weight, packed.twice

@@ -80,8 +80,9 @@ class StringArray:
 
     def to_list(self) -> list[str]:
         """All strings decoded. Raises ModelFileError if one is not UTF-8."""
+        data, length = self._data, _U64.unpack_from
         try:
-            return [raw.decode() for raw in self.to_bytes()]
+            return [data[at + 8 : at + 8 + length(data, at)[0]].decode() for at in self._starts]
         except UnicodeDecodeError as error:
             raise ModelFileError(
                 "a string of a metadata array is not UTF-8", where=self._where, hint=HINT

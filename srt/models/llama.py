@@ -93,9 +93,7 @@ class DecoderLayer:
         )
         self.down = weights.linear("mlp.down_proj")
 
-    def attend(
-        self, x: Tensor, rotary: Any, plan: Any, cache_k: Tensor, cache_v: Tensor
-    ) -> Tensor:
+    def attend(self, x: Tensor, rotary: Any, plan: Any, cache_k: Tensor, cache_v: Tensor) -> Tensor:
         """``attention(norm(x))``, before the output projection."""
         y = self.ops.rms_norm(x, self.attention_norm, self.eps)
         return self.attention(y, rotary, plan, cache_k, cache_v)

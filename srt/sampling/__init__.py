@@ -1,11 +1,12 @@
 """Choosing tokens: penalties, masks, filters, counter-based randomness, log-probs."""
 
 from .logprobs import log_totals, token_logprobs
-from .params import Sampled, SamplerRow, TokenMask
+from .params import Floats, Sampled, SamplerRow, TokenMask
 from .rng import derive_seed, draw_key, token_uniforms
 from .sampler import sample
 
 __all__ = [
+    "Floats",
     "Sampled",
     "SamplerRow",
     "TokenMask",

@@ -7,20 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from stolon.errors import InternalError
 from stolon.srt.protocol import Sampling, TokenLogprob
 
 from .filters import Candidates, best, block_sums, exp_weights
-from .native import log_totals_native, native_rows, score_native
+from .native import log_totals_native, score_native
 from .params import Floats, Ids
-
-
-def to_rows(logits: Tensor) -> Floats:
-    """Logits ``[B, V]`` as a numpy array on the host; shares memory with float32 CPU tensors."""
-    rows: Floats = logits.detach().float().cpu().contiguous().numpy()
-    return rows
 
 
 def require_finite(top: float) -> None:
@@ -91,7 +84,7 @@ def from_candidates(
 
 
 def token_logprobs(
-    logits: Tensor, tokens: Sequence[int], *, top: int = 0, team: Any = None
+    logits: Floats, tokens: Sequence[int], *, top: int = 0, team: Any = None
 ) -> list[TokenLogprob]:
     """Score known tokens: row i of ``[S, V]`` predicts ``tokens[i]``, with `top` alternatives.
 
@@ -100,23 +93,22 @@ def token_logprobs(
     if len(logits) != len(tokens):
         raise InternalError(f"{len(tokens)} tokens to score with {len(logits)} rows of logits")
     if team is not None:
-        return score_native(team, native_rows(logits), tokens, top=top)
-    rows = to_rows(logits)
+        return score_native(team, logits, tokens, top=top)
     return [
         from_logits(row, token, top=top, temperature=1.0)
-        for row, token in zip(rows, tokens, strict=True)
+        for row, token in zip(logits, tokens, strict=True)
     ]
 
 
-def log_totals(logits: Tensor, *, team: Any = None) -> list[float]:
+def log_totals(logits: Floats, *, team: Any = None) -> list[float]:
     """The log of the sum of e^logit of each row of ``[S, V]``: what a logit exceeds its log-prob by.
 
     `team` as in `sampler.sample`. NaN for a row that holds a NaN or nothing finite.
     """
     if team is not None:
-        return log_totals_native(team, native_rows(logits))
+        return log_totals_native(team, logits)
     totals = []
-    for row in to_rows(logits):
+    for row in logits:
         peak = float(row.max())
         finite = math.isfinite(peak)
         total = float(block_sums(exp_weights(row, peak, 1.0)).sum()) if finite else math.nan

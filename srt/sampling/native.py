@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from stolon.errors import InternalError, StolonError
 from stolon.srt.protocol import TokenLogprob
@@ -35,17 +33,6 @@ _FAULTS = {
     -5: "sampling failed: a token id is outside of the vocabulary",
 }
 _GREEDY: tuple[Any, ...] = (0.0, 0, 1.0, 0.0, 0, 0, 0, 0, 0, None)
-
-
-def native_rows(logits: Tensor) -> Floats:
-    """Logits ``[*, V]`` in float32 in main memory, each row contiguous; a view wherever it can be."""
-    rows = logits.detach()
-    if rows.dtype != torch.float32 or rows.device.type != "cpu":
-        rows = rows.float().cpu()
-    if rows.stride(-1) != 1:
-        rows = rows.contiguous()
-    array: Floats = rows.numpy()
-    return array
 
 
 def sample_native(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stolon.srt.protocol import LogprobSpec, Sampling, TokenLogprob
 
 Floats = NDArray[np.float32]
+"""Logits; their rows are contiguous."""
 Ids = NDArray[np.int64]
 
 

@@ -23,14 +23,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from stolon.errors import InternalError, StolonError
 from stolon.srt.protocol import LogprobSpec, Sampling, TokenLogprob
 
 from .filters import Candidates, candidates, draw
-from .logprobs import from_candidates, from_logits, require_finite, to_rows
-from .native import native_rows, sample_native
+from .logprobs import from_candidates, from_logits, require_finite
+from .native import sample_native
 from .params import Floats, Ids, Sampled, SamplerRow
 from .penalties import adjust, restrict
 from .rng import draw_key
@@ -40,7 +38,7 @@ GREEDY_BELOW = 1e-5
 
 
 def sample(
-    logits: Tensor,
+    logits: Floats,
     rows: Sequence[SamplerRow],
     *,
     team: Any = None,
@@ -49,7 +47,7 @@ def sample(
     """Choose one token a row.
 
     Args:
-        logits: float32 ``[B, V]``; not changed.
+        logits: ``[B, V]``; not changed.
         rows: B of them.
         team: a `stolon.kernels.cpu._native.Team` to compute with; None for numpy.
         places: for each row, which one of ``[*, V]`` logits is its own; default the i-th for the i-th.
@@ -62,11 +60,10 @@ def sample(
     if logits.ndim != 2 or count != len(rows):
         raise InternalError(f"{len(rows)} rows to sample from logits {tuple(logits.shape)}")
     if team is not None:
-        return sample_native(team, native_rows(logits), rows, places)
-    values_of = to_rows(logits)
+        return sample_native(team, logits, rows, places)
     results: list[Sampled | StolonError] = []
     for place, row in zip(range(count) if places is None else places, rows, strict=True):
-        values = values_of[place]
+        values = logits[place]
         try:
             results.append(_sample_row(values, row))
         except StolonError as error:

@@ -106,32 +106,34 @@ def checked_merges(
     Merges that make or use a control token are left out, so that no ordinary text can ever become
     a control token.
     """
-    pairs = list(merges)
-    try:
-        whole = [
-            (left, right)
-            for left, right in pairs
-            if left in vocab and right in vocab and left + right in vocab and left and right
-        ]
-    except (TypeError, ValueError):  # not two strings: said below
-        whole = []
-    if len(whole) == len(pairs) and not any(token in vocab for token in control):
-        return whole
+    # Hundreds of thousands of strings: the vocabulary's own ones are used, the others go at once.
+    own = {piece: piece for piece in vocab if piece not in control}
     kept = []
-    for pair in pairs:
-        if len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
-            raise ModelFileError(f"{pair!r} is not a merge of two pieces", where="merges")
-        left, right = pair
-        both = left + right
-        for piece in (left, right, both):
-            if piece not in vocab and piece not in control:
-                raise ModelFileError(
-                    f"the merge of {left!r} and {right!r} needs {piece!r}, which is no token",
-                    where="merges",
-                )
-        if not (left in control or right in control or both in control):
-            kept.append((left, right))
+    for pair in merges:
+        try:
+            left, right = pair
+            if left + right in own and left and right:
+                kept.append((own[left], own[right]))
+                continue
+        except (TypeError, ValueError, KeyError):
+            pass  # said below, unless there is a control token in it
+        _check_odd_merge(pair, vocab, control)
     return kept
+
+
+def _check_odd_merge(
+    pair: Sequence[str], vocab: Mapping[str, int], control: Collection[str]
+) -> None:
+    """Raise ModelFileError unless it is a merge of pieces some of which are control tokens."""
+    if len(pair) != 2 or not all(isinstance(part, str) and part for part in pair):
+        raise ModelFileError(f"{pair!r} is not a merge of two pieces", where="merges")
+    left, right = pair
+    for piece in (left, right, left + right):
+        if piece not in vocab and piece not in control:
+            raise ModelFileError(
+                f"the merge of {left!r} and {right!r} needs {piece!r}, which is no token",
+                where="merges",
+            )
 
 
 class BytePairTokenizer(PieceTokenizer):

@@ -6,7 +6,8 @@ Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokeniz
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from stolon.srt.tokenizer.bpe import (
 from stolon.srt.tokenizer.chat import ChatTemplate
 from stolon.srt.tokenizer.pieces import AddedToken, find_eos
 from stolon.srt.tokenizer.spm import SPACE, SentencePieceTokenizer
+from stolon.srt.tokenizer.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
     from stolon.srt.loaders.gguf import GGUFFile
@@ -141,9 +143,27 @@ def _added(pieces: Sequence[str], types: Sequence[int], *, blanks: bool) -> list
     return added
 
 
+def _spellings(added: Sequence[AddedToken]) -> dict[int, bytes]:
+    return {token.id: token.text.encode() for token in added}
+
+
 def _end_ids(file: GGUFFile, added: Sequence[AddedToken], vocab_size: int) -> frozenset[int]:
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     return find_eos((_token_id(file, key, vocab_size) for key in keys), added)
+
+
+def _token_bytes(
+    pieces: Sequence[str],
+    types: Sequence[int],
+    others: Mapping[int, bytes],
+    spell: Callable[[str], bytes],
+) -> TokenBytes:
+    """What every token stands for: `spell` says it of a normal one's piece, `others` of the rest by id."""
+    normal = int(TokenType.NORMAL)
+    tokens = [spell(piece) for piece in pieces]
+    for id in [id for id, kind in enumerate(types) if kind != normal]:
+        tokens[id] = others.get(id, b"")
+    return TokenBytes(tokens)
 
 
 def _byte_level(file: GGUFFile) -> Tokenizer:
@@ -151,19 +171,16 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
     added = _added(pieces, types, blanks=False)
     name = file.get_str(_KEY + "pre", default="default")
     regexes, ignore_merges = word_regexes(name)
-    token_bytes = [b""] * len(pieces)
+    token_bytes = _token_bytes(pieces, types, _spellings(added), piece_bytes)
     vocab: dict[str, int] = {}
     normal = int(TokenType.NORMAL)
     for id, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
         if kind == normal:
-            token_bytes[id] = piece_bytes(piece)
             vocab.setdefault(piece, id)
-    for token in added:
-        token_bytes[token.id] = token.text.encode()
-    lines = file.get_strings(_KEY + "merges").to_list()
+    merges = file.get_strings(_KEY + "merges").to_list()
     control = {t.text for t in added if t.special}
     ordinary = {piece: id for piece, id in vocab.items() if piece not in control}
-    kept = checked_merges((line.split(" ") for line in lines), ordinary, control)
+    kept = checked_merges((line.split(" ") for line in merges), ordinary, control)
     model = BPE(vocab=ordinary, merges=kept, ignore_merges=ignore_merges)
     return BytePairTokenizer(
         byte_level_library(model, regexes),
@@ -172,7 +189,7 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
         bos_id=_token_id(file, "bos_token_id", len(pieces)),
         eos_ids=_end_ids(file, added, len(pieces)),
         add_bos=file.get_bool(_KEY + "add_bos_token", default=name in _BOS_BY_DEFAULT),
-        settings=["\n".join(lines).encode(), repr((regexes, ignore_merges)).encode()],
+        settings=["\n".join(merges).encode(), repr((regexes, ignore_merges)).encode()],
     )
 
 
@@ -192,29 +209,25 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
             where=f"{file.path.name}: {_KEY}remove_extra_whitespaces",
         )
     added = _added(pieces, types, blanks=True)
-    token_bytes = [b""] * len(pieces)
-    table: dict[str, tuple[int, float]] = {}
+    table: dict[str, int] = {}
     byte_ids: dict[int, int] = {}
+    spelled: dict[int, bytes] = {}
     unused = []
-    numbers: list[float] = scores.tolist()
     normal = int(TokenType.NORMAL)
     for id, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
         if kind == normal:
-            token_bytes[id] = piece.replace(SPACE, " ").encode()
-            table.setdefault(piece, (id, numbers[id]))
+            table.setdefault(piece, id)
         elif kind == TokenType.UNUSED:
             unused.append(piece)
-            table.setdefault(piece, (id, numbers[id]))
+            table.setdefault(piece, id)
         elif kind == TokenType.BYTE:
             match = _BYTE_PIECE.fullmatch(piece)
             if match is None:
                 raise ModelFileError(
                     f"byte token {id} is spelled {piece!r}, not <0xNN>", where=file.path.name
                 )
-            token_bytes[id] = bytes.fromhex(match[1])
-            byte_ids[token_bytes[id][0]] = id
-    for token in added:
-        token_bytes[token.id] = token.text.encode()
+            spelled[id] = bytes.fromhex(match[1])
+            byte_ids[spelled[id][0]] = id
     if byte_ids and len(byte_ids) != 256:
         raise ModelFileError(
             f"the vocabulary has {len(byte_ids)} of the 256 byte tokens", where=file.path.name
@@ -222,11 +235,17 @@ def _sentence_piece(file: GGUFFile) -> Tokenizer:
     space_prefix = file.get_bool(_KEY + "add_space_prefix", default=True)
     return SentencePieceTokenizer(
         pieces=table,
+        scores=array("d", scores.astype("<f8").tobytes()),
         unused=frozenset(unused),
         byte_ids=[byte_ids[b] for b in range(256)] if byte_ids else None,
         unknown_id=_token_id(file, "unknown_token_id", len(pieces)),
         space_prefix=space_prefix,
-        token_bytes=token_bytes,
+        token_bytes=_token_bytes(
+            pieces,
+            types,
+            spelled | _spellings(added),
+            lambda piece: piece.replace(SPACE, " ").encode(),
+        ),
         added=added,
         bos_id=_token_id(file, "bos_token_id", len(pieces)),
         eos_ids=_end_ids(file, added, len(pieces)),

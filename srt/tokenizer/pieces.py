@@ -12,6 +12,7 @@ import numpy as np
 
 from stolon.errors import InvalidRequest, ModelFileError
 from stolon.srt.tokenizer.base import Tokenizer
+from stolon.srt.tokenizer.token_bytes import TokenBytes
 
 # End-of-turn and end-of-text spellings of known model families. A model file usually names only one
 # of its end tokens; generation must end at all of them.
@@ -95,7 +96,9 @@ class PieceTokenizer(Tokenizer):
         settings: Iterable[bytes],
     ) -> None:
         """`settings` is whatever else determines the result (merges, scores, regexes)."""
-        self.token_bytes = token_bytes
+        self.token_bytes = (
+            token_bytes if isinstance(token_bytes, TokenBytes) else TokenBytes(token_bytes)
+        )
         self.vocab_size = len(token_bytes)
         self.special_tokens = {t.text: t.id for t in added if t.special}
         self.special_ids = frozenset(t.id for t in added if t.special)

@@ -36,7 +36,8 @@ class SentencePieceTokenizer(PieceTokenizer):
     def __init__(
         self,
         *,
-        pieces: Mapping[str, tuple[int, float]],
+        pieces: Mapping[str, int],
+        scores: Sequence[float],
         unused: frozenset[str],
         byte_ids: Sequence[int] | None,
         unknown_id: int | None,
@@ -48,8 +49,8 @@ class SentencePieceTokenizer(PieceTokenizer):
         add_bos: bool,
         settings: Iterable[bytes],
     ) -> None:
-        """`pieces` maps a spelling to (id, score); `unused` ones may be steps of a merge, never
-        results.
+        """`pieces` maps a spelling to its id, by which `scores` are; `unused` ones may be steps of a
+        merge, never results.
 
         `byte_ids` are the ids of <0x00> to <0xFF>, or None if the model has no byte tokens.
         """
@@ -62,6 +63,7 @@ class SentencePieceTokenizer(PieceTokenizer):
             settings=settings,
         )
         self._pieces = pieces
+        self._scores = scores
         self._unused = unused
         self._byte_ids = byte_ids
         self._unknown_id = unknown_id
@@ -100,7 +102,7 @@ class SentencePieceTokenizer(PieceTokenizer):
     def _encode_word(self, word: str) -> list[int]:
         made_of: dict[str, tuple[str, str]] = {}
         ids: list[int] = []
-        for piece in merge(word, self._pieces, self._unused, made_of):
+        for piece in merge(word, self._pieces, self._scores, self._unused, made_of):
             self._emit(piece, made_of, ids)
         return ids
 
@@ -111,7 +113,7 @@ class SentencePieceTokenizer(PieceTokenizer):
             piece = pending.pop()
             found = self._pieces.get(piece)
             if found is not None and piece not in self._unused:
-                ids.append(found[0])
+                ids.append(found)
             elif piece in made_of:
                 pending += reversed(made_of[piece])
             elif self._byte_ids is not None:
@@ -126,7 +128,8 @@ class SentencePieceTokenizer(PieceTokenizer):
 
 def merge(
     word: str,
-    pieces: Mapping[str, tuple[int, float]],
+    pieces: Mapping[str, int],
+    scores: Sequence[float],
     unused: frozenset[str],
     made_of: dict[str, tuple[str, str]],
 ) -> list[str]:
@@ -148,7 +151,7 @@ def merge(
             return None
         if pair in unused:
             made_of[pair] = (symbols[left], symbols[right])
-        return (-found[1], left, symbols[left], symbols[right])
+        return (-scores[found], left, symbols[left], symbols[right])
 
     for i in range(count - 1):
         if (entry := candidate(i)) is not None:

@@ -117,7 +117,7 @@ class Worker:
             rows = np.lib.format.open_memmap(out, "w+", np.float32, shape)
             for start in range(0, len(ids), chunk):
                 part = ids[start : start + chunk]
-                rows[start : start + len(part)] = runner.forward(_rows(runner, part, start)).numpy()
+                rows[start : start + len(part)] = runner.forward(_rows(runner, part, start))
             rows.flush()
 
         # No request runs and nothing is cached: every slot and the first table row are free.

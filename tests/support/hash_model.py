@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stolon.kernels import RaggedBatch
@@ -46,7 +47,7 @@ class HashRunner:
         self.steps: list[int] = []
         self._kv = np.full((num_slots, 2), -1, np.int64)  # token, position
 
-    def forward(self, batch: RaggedBatch) -> Tensor:
+    def forward(self, batch: RaggedBatch) -> NDArray[np.float32]:
         self.before_forward(batch)
         slots = batch.write_slots
         if len(np.unique(slots)) != len(slots):
@@ -56,7 +57,7 @@ class HashRunner:
         self.rows += len(slots)
         self.steps.append(len(slots))
         wanted = set(batch.output_rows.tolist())
-        logits: dict[int, Tensor] = {}
+        logits: dict[int, NDArray[np.float32]] = {}
         row = 0
         runs = np.stack((batch.q_lens, batch.kv_lens, batch.table_rows), axis=1)
         for q_len, kv_len, table_row in runs.tolist():
@@ -65,10 +66,9 @@ class HashRunner:
                 raise AssertionError("a context's slots do not hold its positions in order")
             for i in range(q_len):
                 if row in wanted:
-                    logits[row] = context_logits(
-                        context[: kv_len - q_len + i + 1, 0], self.vocab_size
-                    )
+                    seen = context[: kv_len - q_len + i + 1, 0]
+                    logits[row] = context_logits(seen, self.vocab_size).numpy()
                 row += 1
         if not wanted:
-            return torch.empty(0, self.vocab_size)
-        return torch.stack([logits[i] for i in batch.output_rows.tolist()])
+            return np.empty((0, self.vocab_size), np.float32)
+        return np.stack([logits[i] for i in batch.output_rows.tolist()])

@@ -62,4 +62,4 @@ class Stepper:
                 output_rows=np.array(list(rows), np.int64),
             )
         )
-        return logits.clone()
+        return torch.from_numpy(logits.copy())

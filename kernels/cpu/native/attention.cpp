@@ -31,6 +31,7 @@ namespace {
 
 constexpr int kPositions = int(kKvBlock);
 constexpr int kValuesAtOnce = 32;  // positions
+constexpr int64_t kAheadBytes = 512 << 10;  // fetched early, at most: half of a usual second-level cache
 constexpr int kState = 16;  // offset of the values in a state or partial: {m, l, padding, values}
 
 // One stacked row.
@@ -51,6 +52,7 @@ struct Source {
     const int64_t* slots;
     int low, high;
     int head_dim;
+    int64_t feature;  // of the token's row in the cache, at which k and v are
 
     Source part(int first, int count) const {
         Source s = *this;
@@ -62,22 +64,42 @@ struct Source {
 };
 
 // The keys and values that are wanted next, brought near while others are computed with: a block's rows lie
-// anywhere in the cache, so hardware doesn't see them coming.
-struct Ahead {
-    Source source{};
-    int64_t width = 0;  // features: those of all kv heads of the item
-    int next = 0, end = 0;
-    int step = 0;  // rows at a time: a block is fetched in about as many steps as another is computed in
+// anywhere in the cache, so hardware doesn't see them coming. Row by row: of many lines at once the processor
+// drops some.
+class Ahead {
+   public:
+    // Rows [begin, end) of `source`, `width` features of each (those of all kv heads of an item), over the next
+    // `ticks` calls of `tick`.
+    void set(const Source& source, int64_t width, int64_t begin, int64_t end, int64_t ticks) {
+        const int64_t rows = std::max<int64_t>(1, end - begin);
+        source_ = source;
+        width_ = width;
+        next_ = begin;
+        end_ = end;
+        period_ = std::max<int64_t>(1, ticks / rows);
+        step_ = (rows + ticks - 1) / ticks;
+        wait_ = 1;
+    }
+    void clear() { next_ = end_ = 0; }
 
-    void fetch() {
-        for (const int stop = std::min(end, next + step); next < stop; ++next) {
-            const int64_t at = source.slots[next] * source.stride;
-            for (int64_t f = 0; f < width; f += 32) {
-                __builtin_prefetch(source.k + at + f, 0, 2);
-                __builtin_prefetch(source.v + at + f, 0, 2);
+    void tick() {
+        if (--wait_ == 0) fetch();
+    }
+
+   private:
+    __attribute__((noinline)) void fetch() {
+        wait_ = period_;
+        for (const int64_t stop = std::min(end_, next_ + step_); next_ < stop; ++next_) {
+            const int64_t at = source_.slots[next_] * source_.stride;
+            for (int64_t f = 0; f < width_; f += 64 / int64_t(sizeof(bf16))) {
+                __builtin_prefetch(source_.k + at + f, 0, 2);
+                __builtin_prefetch(source_.v + at + f, 0, 2);
             }
         }
     }
+
+    Source source_{};
+    int64_t width_ = 0, next_ = 0, end_ = 0, period_ = 1, step_ = 1, wait_ = 1;
 };
 
 #if defined(STOLON_AVX512)
@@ -96,21 +118,23 @@ inline uint32_t pair_at(const bf16* p) {
     return x;
 }
 
-// Four pairs of features of eight rows to four vectors of eight positions, kChunk apart. By half registers:
-// inserts from memory and 256-bit shuffles, two a cycle, are faster than moving lanes of 512 bits.
-inline void transpose_pairs(const bf16* const* rows, int64_t feature, Key* out) {
-    __m256i x[4];
-    for (int i = 0; i < 4; ++i) {
-        const __m128i near = _mm_loadu_si128((const __m128i*)(rows[i] + feature));
-        const __m128i far = _mm_loadu_si128((const __m128i*)(rows[i + 4] + feature));
-        x[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(near), far, 1);
-    }
-    const __m256i a = _mm256_unpacklo_epi32(x[0], x[1]), b = _mm256_unpacklo_epi32(x[2], x[3]);
-    const __m256i c = _mm256_unpackhi_epi32(x[0], x[1]), d = _mm256_unpackhi_epi32(x[2], x[3]);
-    _mm256_storeu_si256((__m256i*)out, _mm256_unpacklo_epi64(a, b));
-    _mm256_storeu_si256((__m256i*)(out + kChunk), _mm256_unpackhi_epi64(a, b));
-    _mm256_storeu_si256((__m256i*)(out + 2 * kChunk), _mm256_unpacklo_epi64(c, d));
-    _mm256_storeu_si256((__m256i*)(out + 3 * kChunk), _mm256_unpackhi_epi64(c, d));
+// Four pairs of features, from `feature` on, of sixteen rows to four vectors of sixteen positions.
+inline void transpose_pairs(const bf16* const* rows, int64_t feature, __m512i& k0, __m512i& k1, __m512i& k2,
+                            __m512i& k3) {
+    const auto four = [&](int first) {  // of rows 0, 4, 8 and 12 from `first` on
+        const auto at = [&](int i) { return _mm_loadu_si128((const __m128i*)(rows[first + i] + feature)); };
+        __m512i x = _mm512_castsi128_si512(at(0));
+        x = _mm512_mask_broadcast_i32x4(x, 0x00f0, at(4));
+        x = _mm512_mask_broadcast_i32x4(x, 0x0f00, at(8));
+        return _mm512_mask_broadcast_i32x4(x, 0xf000, at(12));
+    };
+    const __m512i x0 = four(0), x1 = four(1), x2 = four(2), x3 = four(3);
+    const __m512i a = _mm512_unpacklo_epi32(x0, x1), b = _mm512_unpacklo_epi32(x2, x3);
+    const __m512i c = _mm512_unpackhi_epi32(x0, x1), d = _mm512_unpackhi_epi32(x2, x3);
+    k0 = _mm512_unpacklo_epi64(a, b);
+    k1 = _mm512_unpackhi_epi64(a, b);
+    k2 = _mm512_unpacklo_epi64(c, d);
+    k3 = _mm512_unpackhi_epi64(c, d);
 }
 
 alignas(64) const bf16 kZeros[kMaxHeadDim] = {};
@@ -123,10 +147,13 @@ void load_keys(const Source& s, Key* keys, Ahead& ahead) {
         for (int i = 0; i < W; ++i)
             rows[i] = first + i >= s.low && first + i < s.high ? s.k + s.slots[first + i] * s.stride : kZeros;
         Key* out = keys + int64_t(first / kChunk) * pairs * kChunk + first % kChunk;
-        ahead.fetch();
-        for (int half = 0; half < W; half += 8)
-            for (int quad = 0; quad < quads; ++quad)
-                transpose_pairs(rows + half, 8 * quad, out + int64_t(quad) * 4 * kChunk + half);
+        for (int quad = 0; quad < quads; ++quad) {
+            ahead.tick();
+            __m512i k[4];
+            transpose_pairs(rows, 8 * quad, k[0], k[1], k[2], k[3]);
+            STOLON_UNROLL
+            for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + int64_t(4 * quad + i) * kChunk, k[i]);
+        }
         for (int pair = quads * 4; pair < pairs; ++pair)
             for (int i = 0; i < W; ++i) out[int64_t(pair) * kChunk + i] = pair_at(rows[i] + 2 * pair);
     }
@@ -146,7 +173,7 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
         const int chunk_width = std::min(kChunk, width - chunk);
         Value* to = values + int64_t(chunk) * kPositions + int64_t(begin) * chunk_width;
         for (int i = begin; i < end; i += 2, to += 2 * chunk_width) {
-            if (i % 16 == 0) ahead.fetch();
+            ahead.tick();
             const bf16* a = (inside ? s.v + s.slots[i] * s.stride : row(i)) + chunk;
             const bf16* b = (inside ? s.v + s.slots[i + 1] * s.stride : row(i + 1)) + chunk;
             if (chunk + kChunk <= s.head_dim) {
@@ -170,7 +197,7 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
 }
 
 template <int R, int V>
-void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores) {
+void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores, Ahead& ahead) {
     __m512 sum[R][V];
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -181,6 +208,7 @@ void score_tile(const Query* const* q, const Key* keys, int head_dim, float* sco
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) queries[r] = q[r];
     for (int pair = 0; pair < head_dim / 2; ++pair) {
+        ahead.tick();
         __m512bh k[V];
         STOLON_UNROLL
         for (int v = 0; v < V; ++v) k[v] = (__m512bh)_mm512_loadu_si512(keys + int64_t(pair) * kChunk + v * W);
@@ -201,7 +229,7 @@ void score_tile(const Query* const* q, const Key* keys, int head_dim, float* sco
 // Values weighted over positions [begin, end), `add`: to what `out` holds. Returns whether every sum is finite.
 template <int R, int V>
 bool value_tile(const Factor* weights, const Value* values, int row_width, int begin, int end, float* const* out,
-                bool add) {
+                bool add, Ahead& ahead) {
     __m512 sum[R][V];
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -209,6 +237,7 @@ bool value_tile(const Factor* weights, const Value* values, int row_width, int b
         for (int v = 0; v < V; ++v) sum[r][v] = add ? _mm512_loadu_ps(out[r] + v * W) : _mm512_setzero_ps();
     }
     for (int pair = begin / 2; 2 * pair < end; ++pair) {
+        ahead.tick();
         __m512bh x[V];
         STOLON_UNROLL
         for (int v = 0; v < V; ++v)
@@ -239,14 +268,13 @@ inline __mmask16 lanes_within(int first, int low, int high) {
     return __mmask16(below & ~under);
 }
 
-// 2^x for x <= 0 (relative error below 4e-6, far below the rounding of a weight; 1 at 0).
+// 2^x for x <= 0, 1 at 0: relative error below 1e-4, far below the rounding of a weight to bf16.
 inline __m512 exp2_of(__m512 x) {
-    const __m512 t = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 y = _mm512_fmadd_ps(_mm512_set1_ps(9.58285294e-3f), t, _mm512_set1_ps(5.59064262e-2f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(2.40240991e-1f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(6.93124175e-1f));
+    const __m512 t = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // in [0, 1)
+    __m512 y = _mm512_fmadd_ps(_mm512_set1_ps(7.706706e-2f), t, _mm512_set1_ps(2.2764498e-1f));
+    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(6.9511679e-1f));
     y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(y, _mm512_sub_ps(x, t));
+    return _mm512_scalef_ps(y, x);  // by the floor of x
 }
 
 // Sums of 16 in a fixed order, and the largest of 16.
@@ -263,37 +291,60 @@ inline float largest_of(__m512 x) {
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
 }
 
-// Weights of a row that sees the whole block: the same operations as below without the masks.
-void weigh_all(const float* scores, Factor* weights, float* m, float* l) {
-    constexpr int kVectors = kPositions / W;
-    __m512 x[kVectors];
+// e^(x - top) of 32 positions, rounded; x is rounded more coarsely than `exponent_of_top` is.
+inline __m512bh weights_of(__m512 x, __m512 y, __m512 exponent_of_top) {
+    const __m512 log2e = _mm512_set1_ps(1.44269504f);
+    return _mm512_cvtne2ps_pbh(exp2_of(_mm512_fmsub_ps(y, log2e, exponent_of_top)),
+                               exp2_of(_mm512_fmsub_ps(x, log2e, exponent_of_top)));
+}
+
+// Weights of a row that sees the first `high` positions, which end in the N-th vector; N is even or one below.
+template <int N>
+void weigh_first(const float* scores, Factor* weights, int high, float* m, float* l) {
+    constexpr int kPairs = (N + 1) / 2;
+    const __mmask16 last = __mmask16(0xffffu >> (N * W - high));
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
+    __m512 x[2 * kPairs];
     STOLON_UNROLL
-    for (int v = 0; v < kVectors; ++v) x[v] = _mm512_loadu_ps(scores + v * W);
-    const __m512 top = _mm512_max_ps(_mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3])),
-                                     _mm512_max_ps(_mm512_max_ps(x[4], x[5]), _mm512_max_ps(x[6], x[7])));
-    const float highest = largest_of(top);
-    const __m512 base = _mm512_set1_ps(highest), log2e = _mm512_set1_ps(1.44269504f);
+    for (int v = 0; v < N - 1; ++v) x[v] = _mm512_loadu_ps(scores + v * W);
+    x[N - 1] = _mm512_mask_loadu_ps(lowest, last, scores + (N - 1) * W);
+    if constexpr (N % 2) x[N] = lowest;
+    __m512 top[kPairs];
+    STOLON_UNROLL
+    for (int i = 0; i < kPairs; ++i) top[i] = _mm512_max_ps(x[2 * i], x[2 * i + 1]);
+    STOLON_UNROLL
+    for (int i = 1; i < kPairs; ++i) top[0] = _mm512_max_ps(top[0], top[i]);
+    const float highest = largest_of(top[0]);
+    const __m512 exponent_of_top = _mm512_mul_ps(_mm512_set1_ps(highest), _mm512_set1_ps(1.44269504f));
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     __m512 sum = _mm512_setzero_ps();
     STOLON_UNROLL
-    for (int v = 0; v < kVectors; v += 2) {
-        const __m512 p = exp2_of(_mm512_mul_ps(_mm512_sub_ps(x[v], base), log2e));
-        const __m512 q = exp2_of(_mm512_mul_ps(_mm512_sub_ps(x[v + 1], base), log2e));
-        const __m512bh rounded = _mm512_cvtne2ps_pbh(q, p);
-        _mm512_storeu_si512(weights + v * W, (__m512i)rounded);
-        sum = _mm512_dpbf16_ps(sum, rounded, ones);
+    for (int i = 0; i < kPairs; ++i) {
+        const __m512bh p = weights_of(x[2 * i], x[2 * i + 1], exponent_of_top);
+        _mm512_storeu_si512(weights + i * 2 * W, (__m512i)p);
+        sum = _mm512_dpbf16_ps(sum, p, ones);
     }
     *m = highest;
     *l = total_of(sum);
 }
 
+using WeighFirst = void (*)(const float*, Factor*, int, float*, float*);
+constexpr WeighFirst kWeighFirst[kPositions / W] = {weigh_first<1>, weigh_first<2>, weigh_first<3>, weigh_first<4>,
+                                                    weigh_first<5>, weigh_first<6>, weigh_first<7>, weigh_first<8>};
+
 // Weights of a row for the positions [low, high) that it sees, zero for the rest of [begin, end).
 void weigh(float* scores, Factor* weights, int low, int high, int begin, int end, float softcap, float* m, float* l) {
-    if (low == 0 && high == kPositions && softcap == 0.0f) return weigh_all(scores, weights, m, l);
-    __m512 top = _mm512_set1_ps(-INFINITY);
+    if (low == 0 && softcap == 0.0f) {
+        kWeighFirst[(high - 1) / W](scores, weights, high, m, l);
+        for (int i = int(round_up(high, 2 * W)); i < end; i += 2 * W)
+            _mm512_storeu_si512(weights + i, _mm512_setzero_si512());
+        return;
+    }
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
+    __m512 top = lowest;
     for (int i = low / W * W; i < high; i += W) {
         const __mmask16 seen = lanes_within(i, low, high);
-        vf s{_mm512_maskz_loadu_ps(seen, scores + i)};
+        vf s{_mm512_mask_loadu_ps(lowest, seen, scores + i)};
         if (softcap != 0.0f) {
             s = vset(softcap) * vtanh(s / vset(softcap));
             vstore(scores + i, s);
@@ -301,23 +352,131 @@ void weigh(float* scores, Factor* weights, int low, int high, int begin, int end
         top = _mm512_mask_max_ps(top, seen, top, s.v);
     }
     const float highest = largest_of(top);
-    const __m512 base = _mm512_set1_ps(highest), log2e = _mm512_set1_ps(1.44269504f);
+    const __m512 exponent_of_top = _mm512_mul_ps(_mm512_set1_ps(highest), _mm512_set1_ps(1.44269504f));
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     __m512 sum = _mm512_setzero_ps();
     for (int i = begin / (2 * W) * (2 * W); i < end; i += 2 * W) {
-        __m512 p[2];
-        for (int v = 0; v < 2; ++v) {
-            const __mmask16 seen = lanes_within(i + v * W, low, high);
-            const __m512 s = _mm512_maskz_loadu_ps(seen, scores + i + v * W);
-            p[v] = _mm512_maskz_mov_ps(seen, exp2_of(_mm512_mul_ps(_mm512_sub_ps(s, base), log2e)));
-        }
-        const __m512bh rounded = _mm512_cvtne2ps_pbh(p[1], p[0]);
-        _mm512_storeu_si512(weights + i, (__m512i)rounded);
-        sum = _mm512_dpbf16_ps(sum, rounded, ones);
+        const __m512 x = _mm512_mask_loadu_ps(lowest, lanes_within(i, low, high), scores + i);
+        const __m512 y = _mm512_mask_loadu_ps(lowest, lanes_within(i + W, low, high), scores + i + W);
+        const __m512bh p = weights_of(x, y, exponent_of_top);
+        _mm512_storeu_si512(weights + i, (__m512i)p);
+        sum = _mm512_dpbf16_ps(sum, p, ones);
     }
     *m = highest;
     *l = total_of(sum);
 }
+
+// For a few rows a block is put in order in registers on the way to the one use of it. The same sums, term by term,
+// as score_tile's and value_tile's.
+constexpr int kDirectRows = 8;
+
+// Scores of 16 V positions, rows[0..16 V) of keys from `feature` on; head_dim is a multiple of 8. Of next[0..32)
+// the same features are brought near.
+template <int R, int V>
+void score_direct(const Query* const* q, const bf16* const* rows, const bf16* const* next, int64_t feature,
+                  int head_dim, float* scores, Ahead& ahead) {
+    __m512 sum[R][V];
+    STOLON_UNROLL
+    for (int r = 0; r < R; ++r) {
+        STOLON_UNROLL
+        for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
+    }
+    for (int f = 0; f < head_dim; f += 8) {
+        ahead.tick();
+        STOLON_UNROLL
+        for (int i = f; i < f + 8; ++i)  // each of 32 rows, line by line
+            __builtin_prefetch(next[i % 32] + feature + i / 32 * 32);
+        __m512i k[4][V];  // pairs of features, positions
+        STOLON_UNROLL
+        for (int v = 0; v < V; ++v) transpose_pairs(rows + v * W, feature + f, k[0][v], k[1][v], k[2][v], k[3][v]);
+        STOLON_UNROLL
+        for (int pair = 0; pair < 4; ++pair) {
+            STOLON_UNROLL
+            for (int r = 0; r < R; ++r) {
+                const __m512bh x = (__m512bh)_mm512_set1_epi32(int(pair_at(q[r] + f + 2 * pair)));
+                STOLON_UNROLL
+                for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], x, (__m512bh)k[pair][v]);
+            }
+        }
+    }
+    STOLON_UNROLL
+    for (int r = 0; r < R; ++r) {
+        STOLON_UNROLL
+        for (int v = 0; v < V; ++v) _mm512_storeu_ps(scores + r * kPositions + v * W, sum[r][v]);
+    }
+}
+
+// 32 C features of the values weighted over positions [2 begin, 2 end), rows[2 begin..) from `feature` on. The rows
+// kNear further on are pointers, too.
+constexpr int kNear = 16;
+template <int R, int C>
+bool value_direct(const Factor* weights, const bf16* const* rows, int64_t feature, int begin, int end,
+                  float* const* out, Ahead& ahead) {
+    __m512 sum[R][2 * C];
+    STOLON_UNROLL
+    for (int r = 0; r < R; ++r) {
+        STOLON_UNROLL
+        for (int v = 0; v < 2 * C; ++v) sum[r][v] = _mm512_setzero_ps();
+    }
+    for (int pair = begin; pair < end; ++pair) {
+        ahead.tick();
+        const bf16 *a = rows[2 * pair] + feature, *b = rows[2 * pair + 1] + feature;
+        STOLON_UNROLL
+        for (int c = 0; c < C; ++c) {
+            __builtin_prefetch(rows[2 * pair + kNear] + feature + 32 * c);
+            __builtin_prefetch(rows[2 * pair + kNear + 1] + feature + 32 * c);
+        }
+        __m512bh x[2 * C];
+        STOLON_UNROLL
+        for (int c = 0; c < C; ++c) {
+            const __m512i near = _mm512_loadu_si512(a + 32 * c), far = _mm512_loadu_si512(b + 32 * c);
+            x[2 * c] = (__m512bh)_mm512_unpacklo_epi16(near, far);
+            x[2 * c + 1] = (__m512bh)_mm512_unpackhi_epi16(near, far);
+        }
+        STOLON_UNROLL
+        for (int r = 0; r < R; ++r) {
+            const __m512bh p = (__m512bh)_mm512_set1_epi32(int(pair_at(weights + r * kPositions + 2 * pair)));
+            STOLON_UNROLL
+            for (int v = 0; v < 2 * C; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], p, x[v]);
+        }
+    }
+    // Of every 8 features the first vector holds four, the second the others.
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    __m512 odd = _mm512_setzero_ps();  // x - x is not 0 for an infinity or NaN
+    STOLON_UNROLL
+    for (int r = 0; r < R; ++r) {
+        STOLON_UNROLL
+        for (int c = 0; c < C; ++c) {
+            const __m512 x = _mm512_add_ps(sum[r][2 * c], _mm512_setzero_ps());
+            const __m512 y = _mm512_add_ps(sum[r][2 * c + 1], _mm512_setzero_ps());
+            odd = _mm512_or_ps(odd, _mm512_or_ps(_mm512_sub_ps(x, x), _mm512_sub_ps(y, y)));
+            _mm512_storeu_ps(out[r] + 32 * c, _mm512_permutex2var_ps(x, first, y));
+            _mm512_storeu_ps(out[r] + 32 * c + W, _mm512_permutex2var_ps(x, second, y));
+        }
+    }
+    return _mm512_test_epi32_mask(_mm512_castps_si512(odd), _mm512_castps_si512(odd)) == 0;
+}
+
+using ScoreDirect = void (*)(const Query* const*, const bf16* const*, const bf16* const*, int64_t, int, float*, Ahead&);
+using ValueDirect = bool (*)(const Factor*, const bf16* const*, int64_t, int, int, float* const*, Ahead&);
+
+struct Direct {
+    ScoreDirect scores[kDirectRows][2];
+    ValueDirect values[kDirectRows];  // of kFeatures[rows - 1] features
+    int features[kDirectRows];
+    template <int R = 1>
+    constexpr void fill() {
+        constexpr int kHalves = R <= 6 ? 2 : 1;
+        scores[R - 1][0] = score_direct<R, 1>;
+        scores[R - 1][1] = score_direct<R, 2>;
+        values[R - 1] = value_direct<R, kHalves>;
+        features[R - 1] = 32 * kHalves;
+        if constexpr (R < kDirectRows) fill<R + 1>();
+    }
+    constexpr Direct() : scores{}, values{}, features{} { fill(); }
+};
+constexpr Direct kDirect;
 
 constexpr bool kConvertQueries = false;
 
@@ -339,7 +498,6 @@ constexpr int kChunk = kMaxVectors * W;
 void load_keys(const Source& s, Key* keys, Ahead& ahead) {
     for (int first = s.low / W * W; first < s.high; first += W) {
         float* out = keys + int64_t(first / kChunk) * s.head_dim * kChunk + first % kChunk;
-        ahead.fetch();
         int f = 0;
 #if defined(STOLON_AVX2)
         for (; f + W <= s.head_dim; f += W) {
@@ -377,7 +535,7 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
     const int width = int(round_up(s.head_dim, W));
     for (int i = s.low; i < s.high; ++i) {
         const bf16* v = s.v + s.slots[i] * s.stride;
-        if (i % 16 == 0) ahead.fetch();
+        ahead.tick();
         for (int f = 0; f < width; f += W) {
             const int chunk = f / kChunk * kChunk;
             float* to = values + int64_t(chunk) * kPositions + int64_t(i) * std::min(kChunk, width - chunk) + f - chunk;
@@ -391,7 +549,7 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
 }
 
 template <int R, int V>
-void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores) {
+void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores, Ahead& ahead) {
     vf sum[R][V];
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -399,6 +557,7 @@ void score_tile(const Query* const* q, const Key* keys, int head_dim, float* sco
         for (int v = 0; v < V; ++v) sum[r][v] = vset(0.0f);
     }
     for (int f = 0; f < head_dim; ++f) {
+        ahead.tick();
         vf k[V];
         STOLON_UNROLL
         for (int v = 0; v < V; ++v) k[v] = vload(keys + f * kChunk + v * W);
@@ -419,7 +578,7 @@ void score_tile(const Query* const* q, const Key* keys, int head_dim, float* sco
 // Values weighted over positions [begin, end), `add`: to what `out` holds. Returns whether every sum is finite.
 template <int R, int V>
 bool value_tile(const Factor* weights, const Value* values, int row_width, int begin, int end, float* const* out,
-                bool add) {
+                bool add, Ahead& ahead) {
     vf sum[R][V];
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -427,6 +586,7 @@ bool value_tile(const Factor* weights, const Value* values, int row_width, int b
         for (int v = 0; v < V; ++v) sum[r][v] = add ? vload(out[r] + v * W) : vset(0.0f);
     }
     for (int i = begin; i < end; ++i) {
+        ahead.tick();
         vf x[V];
         STOLON_UNROLL
         for (int v = 0; v < V; ++v) x[v] = vload(values + int64_t(i) * row_width + v * W);
@@ -483,8 +643,8 @@ constexpr bool kConvertQueries = true;
 
 #endif
 
-using ScoreTile = void (*)(const Query* const*, const Key*, int, float*);
-using ValueTile = bool (*)(const Factor*, const Value*, int, int, int, float* const*, bool);
+using ScoreTile = void (*)(const Query* const*, const Key*, int, float*, Ahead&);
+using ValueTile = bool (*)(const Factor*, const Value*, int, int, int, float* const*, bool, Ahead&);
 
 template <int R, int... V>
 constexpr void fill_row(ScoreTile* scores, ValueTile* values) {
@@ -527,6 +687,56 @@ void join(float* const* states, const float* const* partials, int count, int hea
         } else {
             for (int f = kState; f < kState + head_dim; f += W)
                 vstore(state + f, vfma(vload(part + f), factor, vload(state + f)));
+        }
+    }
+}
+
+// state <- state + partial for `count` partials that follow it at `stride`: in their order, and as `join` does it.
+void join_all(float* state, int64_t stride, int64_t count, int head_dim) {
+    constexpr int kMost = 64;
+    constexpr int kVectors = 4;
+    alignas(64) float gap[kMost];
+    bool rises[kMost];
+    for (const float* parts = state + stride; count > 0; count -= kMost, parts += kMost * stride) {
+        const int n = int(std::min<int64_t>(count, kMost));
+        float top = state[0];
+        for (int i = 0; i < n; ++i) {
+            const float m = parts[i * stride];
+            gap[i] = -std::fabs(top - m);
+            rises[i] = m > top;
+            if (rises[i]) top = m;
+        }
+        state[0] = top;
+        for (int i = n; i < int(round_up(n, W)); ++i) gap[i] = 0.0f;
+        for (int i = 0; i < n; i += W) vstore(gap + i, vexp(vload(gap + i)));
+        float sum = state[1];
+        for (int i = 0; i < n; ++i) {
+            const float other = parts[i * stride + 1];
+            sum = rises[i] ? sum * gap[i] + other : other * gap[i] + sum;
+        }
+        state[1] = sum;
+        for (int f = kState; f < kState + head_dim; f += kVectors * W) {
+            const int vectors = std::min(kVectors, (kState + head_dim - f + W - 1) / W);
+            vf x[kVectors];
+            for (int v = 0; v < kVectors; ++v) x[v] = v < vectors ? vload(state + f + v * W) : vset(0.0f);
+            for (int i = 0; i < n; ++i) {
+                const float* part = parts + i * stride + f;
+                const vf factor = vset(gap[i]);
+                if (vectors == kVectors && !rises[i]) {
+                    STOLON_UNROLL
+                    for (int v = 0; v < kVectors; ++v) x[v] = vfma(vload(part + v * W), factor, x[v]);
+                    continue;
+                }
+                STOLON_UNROLL
+                for (int v = 0; v < kVectors; ++v) {
+                    if (v >= vectors) continue;
+                    const vf y = vload(part + v * W);
+                    x[v] = rises[i] ? vfma(x[v], factor, y) : vfma(y, factor, x[v]);
+                }
+            }
+            STOLON_UNROLL
+            for (int v = 0; v < kVectors; ++v)
+                if (v < vectors) vstore(state + f + v * W, x[v]);
         }
     }
 }
@@ -578,24 +788,36 @@ class Worker {
     Source source_of(const AttentionPlan::Run& run, int64_t head, int64_t block) const {
         const int64_t feature = head * head_dim_;
         return {args_.k + feature, args_.v + feature, int64_t(args_.shape.num_kv_heads) * head_dim_,
-                run.slots + block * kKvBlock, 0, kPositions, head_dim_};
+                run.slots + block * kKvBlock, 0, kPositions, head_dim_, feature};
     }
 
-    // What follows `block` of an item is to be fetched.
-    void look_ahead(const AttentionPlan::Item& item, int64_t block) {
-        ahead_.next = ahead_.end = 0;
+    // Stacked rows of each head of an item.
+    int64_t stacked_rows(const AttentionPlan::Item& item) const {
+        if (!item.partial) return (item.end_row - item.first_row) * plan_.group;
+        int64_t rows = 0;
+        for (int64_t i = 0; i < item.run_count; ++i) rows += plan_.runs[plan_.members[item.first_run + i]].rows;
+        return rows * plan_.group;
+    }
+
+    // What follows `block` of an item is to be fetched: the next block, or what the next item begins with. That is
+    // much of it if this block takes long to compute.
+    void look_ahead(const AttentionPlan::Item& item, int64_t block, int64_t stacked) {
         const AttentionPlan::Item* to = &item;
+        int64_t blocks = 1;
         if (++block == item.end_block) {
             to = next_;
-            if (to == nullptr) return;
+            if (to == nullptr) return ahead_.clear();
             block = to->first_block;
+            if (stacked >= kTileRows) blocks = to->end_block - block;
         }
+        const int64_t heads = item.end_head - item.first_head;
+        const int64_t passes = stacked <= kTileRows ? (stacked + kMaxRows - 1) / kMaxRows : stacked / kMaxRows;
         const AttentionPlan::Run& run = plan_.runs[plan_.members[to->first_run]];
-        ahead_.source = source_of(run, to->first_head, block);
-        ahead_.width = (to->end_head - to->first_head) * head_dim_;
-        ahead_.next = int(std::clamp<int64_t>(low_of(run.position) - block * kKvBlock, 0, kKvBlock));
-        ahead_.end = int(std::min<int64_t>(kKvBlock, run.length - block * kKvBlock));
-        ahead_.step = int(std::max<int64_t>(1, kPositions / (16 * (item.end_head - item.first_head))));
+        const int64_t width = (to->end_head - to->first_head) * head_dim_;
+        const int64_t most = std::max<int64_t>(kKvBlock, kAheadBytes / (width * 2 * int64_t(sizeof(bf16))));
+        const int64_t end = std::min({blocks * kKvBlock, run.length - block * kKvBlock, most});
+        const int64_t begin = std::clamp<int64_t>(low_of(run.position) - block * kKvBlock, 0, end);
+        ahead_.set(source_of(run, to->first_head, block), width, begin, end, heads * passes * (kPositions / 2));
     }
 
     // [first, end) of the positions of a block that a row at `position` sees; empty if none.
@@ -627,7 +849,7 @@ class Worker {
             int64_t begin = 0, end = each;
             while (begin < end && !sees(rows_[begin].position, block)) ++begin;
             while (end > begin && !sees(rows_[end - 1].position, block)) --end;
-            look_ahead(item, block);
+            look_ahead(item, block, each);
             if (begin == end) continue;
             for (int64_t h = 0; h < heads; ++h)
                 partials(run, item.first_head + h, block, rows_ + h * each + begin, end - begin, true);
@@ -638,8 +860,9 @@ class Worker {
     // Some blocks of one run, or one block of several; the last to end joins the run's partials.
     void divided(const AttentionPlan::Item& item) {
         const int64_t* members = plan_.members.data() + item.first_run;
+        const int64_t stacked = stacked_rows(item);
         for (int64_t block = item.first_block; block < item.end_block; ++block) {
-            look_ahead(item, block);
+            look_ahead(item, block, stacked);
             for (int64_t head = item.first_head; head < item.end_head; ++head) {
                 int64_t count = 0;
                 for (int64_t i = 0; i < item.run_count; ++i) {
@@ -668,19 +891,13 @@ class Worker {
 
     void join_blocks(const AttentionPlan::Run& run, int64_t head) {
         for (int64_t r = 0; r < run.rows; ++r) {
-            const int64_t position = run.position + r;
-            for (int64_t g = 0; g < plan_.group; g += kTileRows) {
-                const int count = int(std::min<int64_t>(kTileRows, plan_.group - g));
-                float* states[kTileRows];
-                const float* parts[kTileRows];
-                const int64_t first = low_of(position) / kKvBlock;
-                for (int i = 0; i < count; ++i) states[i] = plan_.partial(run, head, first, r * plan_.group + g + i);
-                for (int64_t block = first + 1; block <= position / kKvBlock; ++block) {
-                    for (int i = 0; i < count; ++i) parts[i] = plan_.partial(run, head, block, r * plan_.group + g + i);
-                    join(states, parts, count, head_dim_);
-                }
-                const int64_t at = (run.row + r) * args_.shape.num_heads + head * plan_.group + g;
-                for (int i = 0; i < count; ++i) write_out(states[i], args_.out + (at + i) * head_dim_, head_dim_);
+            const int64_t position = run.position + r, first = low_of(position) / kKvBlock;
+            const int64_t at = (run.row + r) * args_.shape.num_heads + head * plan_.group;
+            for (int64_t g = 0; g < plan_.group; ++g) {
+                float* state = plan_.partial(run, head, first, r * plan_.group + g);
+                const int64_t stride = run.rows * plan_.group * plan_.partial_floats();  // from block to block
+                join_all(state, stride, position / kKvBlock - first, head_dim_);
+                write_out(state, args_.out + (at + g) * head_dim_, head_dim_);
             }
         }
     }
@@ -724,7 +941,12 @@ class Worker {
     // Otherwise returns false, with no state joined, if a sum is not finite.
     bool tile_rows(int64_t block, const Row* rows, int count, bool joined, bool alone, const Source* source) {
         const int64_t start = block * kKvBlock;
-        const int tiles = (count + kMaxRows - 1) / kMaxRows;
+#if defined(STOLON_AVX512)
+        const bool direct = source != nullptr && count <= kDirectRows && head_dim_ % kDirect.features[count - 1] == 0;
+#else
+        constexpr bool direct = false;
+#endif
+        const int tiles = direct ? 1 : (count + kMaxRows - 1) / kMaxRows;
         int first[kTileRows + 1];  // rows of the tiles
         int seen_from[kTileRows], seen_to[kTileRows], begin[kTileRows], end[kTileRows];  // positions of the tiles
         int low[kTileRows], high[kTileRows];
@@ -757,28 +979,47 @@ class Worker {
         }
 
         const int64_t keys_of_chunk = int64_t(kChunk) * (kConvertQueries ? head_dim_ : head_dim_ / 2);
-        for (int chunk = block_begin / kChunk; chunk * kChunk < block_end; ++chunk) {
+        for (int chunk = block_begin / kChunk; !direct && chunk * kChunk < block_end; ++chunk) {
             if (source != nullptr) load_keys(source->part(chunk * kChunk, kChunk), keys_, ahead_);
             const Key* keys = source != nullptr ? keys_ : keys_ + chunk * keys_of_chunk;
             for (int t = 0; t < tiles; ++t) {
                 const int from = std::max(begin[t], chunk * kChunk);
                 const int to = std::min(end[t], (chunk + 1) * kChunk);
                 if (from >= to) continue;
-                ahead_.fetch();
                 kTiles.scores[first[t + 1] - first[t] - 1][(to - from) / W - 1](
                     q + first[t], keys + from % kChunk, head_dim_,
-                    scores_ + first[t] * kPositions + from);
+                    scores_ + first[t] * kPositions + from, ahead_);
             }
         }
-        ahead_.fetch();
+#if defined(STOLON_AVX512)
+        if (direct) {
+            find_rows(*source);
+            for (int at = block_begin; at < block_end; at += 2 * W) {
+                const bool last = at + 2 * W >= block_end;
+                kDirect.scores[count - 1][std::min(2 * W, block_end - at) / W - 1](
+                    q, key_rows_ + at, last ? value_rows_ + block_begin : key_rows_ + at + 2 * W, source->feature,
+                    head_dim_, scores_ + at, ahead_);
+            }
+        }
+#endif
         for (int t = 0; t < tiles; ++t)
             for (int i = first[t]; i < first[t + 1]; ++i)
                 weigh(scores_ + i * kPositions, weights_ + i * kPositions, low[i], high[i], begin[t], end[t],
                       args_.softcap, parts[i], parts[i] + 1);
         const int width = int(round_up(head_dim_, W));
         bool finite = true;
+#if defined(STOLON_AVX512)
+        if (direct) {
+            const int features = kDirect.features[count - 1];
+            for (int at = 0; at < head_dim_; at += features) {
+                for (int i = 0; i < count; ++i) values[i] = parts[i] + kState + at;
+                finite &= kDirect.values[count - 1](weights_, value_rows_, source->feature + at, seen_from[0] / 2,
+                                                    (seen_to[0] + 1) / 2, values, ahead_);
+            }
+        }
+#endif
         const int step = source != nullptr ? kValuesAtOnce : kPositions;
-        for (int at = block_begin / step * step; at < block_end; at += step) {
+        for (int at = block_begin / step * step; !direct && at < block_end; at += step) {
             if (source != nullptr) load_values(source->part(at, step), values_, ahead_);
             for (int chunk = 0; chunk < width; chunk += kChunk) {
                 const int chunk_width = std::min(kChunk, width - chunk);
@@ -786,10 +1027,9 @@ class Worker {
                 for (int t = 0; t < tiles; ++t) {
                     const int from = std::max(seen_from[t] - at, 0), to = std::min(seen_to[t] - at, step);
                     if (from >= to) continue;
-                    ahead_.fetch();
                     finite &= kTiles.values[first[t + 1] - first[t] - 1][chunk_width / W - 1](
                         weights_ + first[t] * kPositions + at, values_ + int64_t(chunk) * kPositions, chunk_width,
-                        from, to, values + first[t], seen_from[t] < at);
+                        from, to, values + first[t], seen_from[t] < at, ahead_);
                 }
             }
         }
@@ -807,6 +1047,27 @@ class Worker {
         return true;
     }
 
+#if defined(STOLON_AVX512)
+    // Where each position's keys and values are (of kv head 0), for all heads of a block at once. For a position that
+    // isn't loaded: those of another one, whose weight is 0.
+    void find_rows(const Source& s) {
+        if (found_slots_ == s.slots && found_low_ == s.low && found_high_ == s.high) return;
+        found_slots_ = s.slots;
+        found_low_ = s.low;
+        found_high_ = s.high;
+        const bf16 *k = s.k - s.feature, *v = s.v - s.feature;
+        for (int i = 0; i < kPositions + 2 * W; ++i) {
+            const int64_t at = s.slots[std::clamp(i, s.low, s.high - 1)] * s.stride;
+            key_rows_[i] = k + at;
+            value_rows_[i] = v + at;
+        }
+    }
+
+    const bf16* key_rows_[kPositions + 2 * W];
+    const bf16* value_rows_[kPositions + 2 * W];
+    const int64_t* found_slots_ = nullptr;
+    int found_low_ = 0, found_high_ = 0;
+#endif
     const AttentionArgs& args_;
     const AttentionPlan& plan_;
     const int head_dim_;
@@ -827,19 +1088,22 @@ class Worker {
 
 void attention(const Lane& lane, const AttentionArgs& args) {
     const AttentionPlan& plan = *args.plan;
-    const int64_t count = int64_t(plan.items.size());
+    const int64_t count = int64_t(plan.batches.size()) - 1;
     Worker worker(lane, args);
-    // Where items are many, a lane claims one ahead, so that it knows what to fetch.
+    // Where batches are many, a lane claims one ahead, so that it knows what to fetch.
     const bool ahead = count >= 4 * lane.count;
-    int64_t i = Lane::claim(*args.counter);
-    while (i < count) {
-        const AttentionPlan::Item& item = plan.items[size_t(i)];
-        if (ahead && !worker.is_long(item)) {
-            i = Lane::claim(*args.counter);
-            worker.run(item, i < count ? &plan.items[size_t(i)] : nullptr);
+    int64_t batch = Lane::claim(*args.counter);
+    while (batch < count) {
+        const int64_t end = plan.batches[size_t(batch) + 1];
+        int64_t i = plan.batches[size_t(batch)];
+        for (; i + 1 < end; ++i) worker.run(plan.items[size_t(i)], &plan.items[size_t(i) + 1]);
+        const AttentionPlan::Item& last = plan.items[size_t(i)];
+        if (ahead && !worker.is_long(last)) {
+            batch = Lane::claim(*args.counter);
+            worker.run(last, batch < count ? &plan.items[size_t(plan.batches[size_t(batch)])] : nullptr);
         } else {
-            worker.run(item, nullptr);
-            i = Lane::claim(*args.counter);
+            worker.run(last, nullptr);
+            batch = Lane::claim(*args.counter);
         }
     }
 }

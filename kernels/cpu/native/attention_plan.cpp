@@ -82,8 +82,11 @@ void AttentionPlan::build(const StepRuns& step, const HeadShape& heads, int64_t 
     const int64_t sets = choose_head_sets(lanes);
     const double target_of_set = target * double(sets) / double(shape.num_kv_heads);
     add_long_items(target);
-    add_group_items(target_of_set, sets);
+    const size_t first_group = items.size();
+    add_group_items(target_of_set, sets, lanes);
+    const size_t first_chain = items.size();
     add_chain_items(target_of_set, sets);
+    make_batches(first_group, first_chain);
 
     int64_t floats = 0;
     for (Run& run : runs) {
@@ -212,10 +215,34 @@ void AttentionPlan::add_long_items(double target) {
     }
 }
 
-void AttentionPlan::add_group_items(double target, int64_t head_sets) {
+// The items from `first_group` on are of groups, those from `first_chain` on of chains. Groups take chains with them,
+// spread evenly, as far as there are any.
+void AttentionPlan::make_batches(size_t first_group, size_t first_chain) {
+    apart_.assign(items.begin() + int64_t(first_group), items.end());
+    items.resize(first_group);
+    batches.resize(first_group);
+    for (size_t i = 0; i < first_group; ++i) batches[i] = int64_t(i);
+    const size_t groups = first_chain - first_group, chains = apart_.size() - groups;
+    size_t chain = 0;
+    const auto add = [&](const Item& item, bool begins) {
+        if (begins) batches.push_back(int64_t(items.size()));
+        items.push_back(item);
+    };
+    for (size_t i = 0; i < groups; ++i) {
+        add(apart_[i], true);
+        if (chain * groups < (i + 1) * std::min(groups, chains)) add(apart_[groups + chain++], false);
+    }
+    for (; chain < chains; ++chain) add(apart_[groups + chain], true);
+    batches.push_back(int64_t(items.size()));
+}
+
+// The last ones are small, to even out the lanes.
+void AttentionPlan::add_group_items(double target, int64_t head_sets, int lanes) {
+    const int64_t whole = lanes > 1 ? int64_t(groups_.size()) - 2 * lanes : int64_t(groups_.size());
     const int64_t limit =
         std::clamp(int64_t(std::min(target, 1e9)), kTileRows, kItemRows);
     for (const Group& g : groups_) {
+        const int64_t sets = &g - groups_.data() < whole ? head_sets : shape.num_kv_heads;
         for (int64_t i = 0; i < g.run_count;) {
             const int64_t begin = i;
             int64_t stacked = 0;
@@ -225,7 +252,7 @@ void AttentionPlan::add_group_items(double target, int64_t head_sets) {
                 ++run.parts;
                 ++i;
             } while (i < g.run_count && stacked + runs[members[g.first_run + i]].rows * group <= limit);
-            add_for_heads({g.first_run + begin, i - begin, 0, 0, g.block, g.block + 1, 0, 0, true}, head_sets);
+            add_for_heads({g.first_run + begin, i - begin, 0, 0, g.block, g.block + 1, 0, 0, true}, sets);
         }
     }
 }

@@ -10,6 +10,9 @@
 //                          partials wait in the plan's memory, and the lane that ends the last of them
 //                          folds them: no barrier.
 //
+// Items are claimed in batches. One for many rows, which keeps a lane computing, is followed in its batch by one
+// for few rows, which is mostly loading: what this will load is fetched while that is computed.
+//
 // An item covers some kv heads: one if it has many rows; else all that lie within some hundred bytes of each
 // other in the cache, because memory delivers a token's whole row of them at hardly more cost than one.
 #pragma once
@@ -87,6 +90,7 @@ struct AttentionPlan {
     int64_t partial_stride = 0;
     std::vector<Run> runs;
     std::vector<Item> items;
+    std::vector<int64_t> batches;  // the first item of each, then the end of the last
     std::vector<int64_t> members;
     // Ended items of run r and kv head h: [r * kv_heads + h]. Zero before and after every kernel call.
     std::unique_ptr<std::atomic<int64_t>[]> ended;
@@ -104,15 +108,17 @@ struct AttentionPlan {
 
     void find_groups();
     void add_long_items(double target);
-    void add_group_items(double target, int64_t head_sets);
+    void add_group_items(double target, int64_t head_sets, int lanes);
     void add_chain_items(double target, int64_t head_sets);
     void add_for_heads(Item item, int64_t head_sets);
+    void make_batches(size_t first_group, size_t first_chain);
     int64_t choose_head_sets(int lanes) const;
     double block_cost(int64_t stacked_rows) const;
 
     std::unique_ptr<float[], Free> partial_memory;
     int64_t partial_capacity = 0;
     int64_t ended_capacity = 0;
+    std::vector<Item> apart_;
     std::vector<Group> groups_;
     std::vector<Chain> chains_;
     std::vector<int64_t> long_runs_, short_runs_, live_, next_chain_, heads_, owner_, bucket_;
