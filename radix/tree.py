@@ -7,7 +7,7 @@ one. As in RadixAttention (arXiv 2312.07104), sequences that share a prefix shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +99,15 @@ class PrefixTree:
 
     def peek(self, namespace: Hashable, tokens: ArrayLike) -> int:
         """Length of the longest cached prefix. Changes nothing: no split, no use."""
+        return sum(shared for _, shared in self._look(namespace, tokens))
+
+    def unleased(self, namespace: Hashable, tokens: ArrayLike) -> int:
+        """How many tokens of the longest cached prefix nobody leases: leasing it makes so many fewer
+        evictable."""
+        return sum(shared for node, shared in self._look(namespace, tokens) if node.leases == 0)
+
+    def _look(self, namespace: Hashable, tokens: ArrayLike) -> Iterator[tuple[Node, int]]:
+        """The nodes of the longest cached prefix, and how many of their tokens belong to it."""
         node = self._roots.get(namespace)
         wanted = _as_tokens(tokens)
         found = 0
@@ -106,10 +115,10 @@ class PrefixTree:
             node = node.children.get(int(wanted[found]))
             if node is not None:
                 shared = common_prefix(node.tokens, wanted[found:])
+                yield node, shared
                 found += shared
                 if shared < len(node.tokens):
                     break
-        return found
 
     # Holding
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run tests on an extension built with AddressSanitizer and UndefinedBehaviorSanitizer; the installed one is left
-# alone. Usage: sanitize.sh [pytest arguments], default tests/kernels.
+# alone. Usage: sanitize.sh [pytest arguments], default the tests of the ops, of programs and of the team.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${BIN:-.venv/bin}
@@ -15,6 +15,11 @@ trap 'rm -rf "$folder"' EXIT
 compiler=${CXX:-c++}
 preload="$($compiler -print-file-name=libasan.so) $($compiler -print-file-name=libstdc++.so)"
 native=("$folder"/installed/stolon/kernels/cpu/_native*.so)
-[ $# -gt 0 ] || set -- tests/kernels
-OMP_NUM_THREADS=1 LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=4:max_free_fill_size=0 UBSAN_OPTIONS=print_stacktrace=1 \
-    "$bin/python" scripts/test_with_native.py "${native[0]}" "$@"
+if [ $# -eq 0 ]; then
+    set -- -k native tests/kernels/test_op_tables.py tests/kernels/test_attention.py \
+        tests/kernels/test_native_program.py tests/kernels/test_native_team.py
+fi
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=4
+export UBSAN_OPTIONS=print_stacktrace=1
+export OMP_NUM_THREADS=1  # torch's threads would spin on the cores that the kernels need
+LD_PRELOAD=$preload "$bin/python" scripts/test_with_native.py "${native[0]}" "$@"

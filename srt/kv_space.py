@@ -63,6 +63,10 @@ class KVSpace:
             seq.cached_length = self._peek(seq)
         return seq.cached_length
 
+    def unleased(self, seq: Sequence, cached: int) -> int:
+        """How many of its `cached` tokens stop being evictable when a waiting sequence is attached."""
+        return self.tree.unleased(self.namespace(seq), self._key(seq)[:cached])
+
     def _peek(self, seq: Sequence) -> int:
         if seq.job.request.prompt_logprobs is not None and not seq.job.prompt_reported:
             # The row before position `start` predicts it, so it is computed anew.

@@ -137,8 +137,8 @@ class Scheduler:
     def _fits(self, seq: Sequence, cached: int) -> bool:
         need = len(seq.tokens) - cached + GROWTH_TOKENS * 4 ** min(seq.retractions, 4)
         promised = sum(other.pending + GROWTH_TOKENS for other in self.running)
-        # The cached part stops being evictable once it is leased, so it can't be counted as room.
-        room = self._space.available - cached - promised
+        # What others don't lease of the cached part stops being evictable, so it can't be counted as room.
+        room = self._space.available - self._space.unleased(seq, cached) - promised
         return need <= room or not self.running
 
     def retract_for(self, seq: Sequence, planned: set[Sequence]) -> bool:

@@ -308,3 +308,17 @@ def _timed(call) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+def test_unleased_counts_what_a_lease_would_take_from_the_evictable():
+    tree = make()
+    put(tree, [1, 2, 3, 4, 5])
+    put(tree, [1, 2, 3, 7, 8])
+    assert tree.unleased("w1", [1, 2, 3, 4, 9]) == 4
+    tree.lease(tree.match("w1", [1, 2, 3, 7, 8]).node)
+    before = tree.evictable
+    assert tree.unleased("w1", [1, 2, 3, 4, 5]) == 2
+    tree.lease(tree.match("w1", [1, 2, 3, 4, 5]).node)
+    assert before - tree.evictable == 2
+    assert tree.unleased("w1", [1, 2, 3, 4, 5]) == 0
+    assert tree.unleased("w2", [1]) == 0

@@ -189,3 +189,14 @@ def test_neighbouring_tokens_have_neighbouring_slots() -> None:
         engine.check_integrity()
     steps = [b - a for row in slots.values() for a, b in pairwise(row)]
     assert sum(step == 1 for step in steps) > 0.9 * len(steps)
+
+
+def test_a_shared_prefix_is_room_for_all_that_share_it() -> None:
+    """Eight cached prompts run at once in a pool that holds their common part once, not eight times."""
+    shared, count, new = "s" * 300, 8, 12
+    prompts = [shared + f"{i}" * 10 for i in range(count)]
+    with hash_engine(num_slots=300 + count * (10 + new + 33)) as engine:
+        tokens(engine, prompts, max_tokens=1)
+        before = engine.stats().steps
+        tokens(engine, prompts, max_tokens=new)
+        assert engine.stats().steps - before <= new + 1

@@ -103,10 +103,18 @@ def as_multiplied(x: Tensor, kind: str) -> Tensor:
         return x
     blocks = x.unflatten(1, (-1, 32))
     largest = blocks.abs().amax(dim=2, keepdim=True)
-    # Not 127.0 / largest, which torch computes as a product with a reciprocal.
-    inverse = torch.full_like(largest, 127.0) / largest
-    codes = torch.round(blocks * inverse).nan_to_num(0.0)
-    return (codes * (largest / 127.0)).flatten(1)
+    best = least = None
+    for limit in (127.0, 124.5):  # whichever rounds the block with the smaller error
+        # Not limit / largest, which torch computes as a product with a reciprocal.
+        scaled = blocks * (torch.full_like(largest, limit) / largest)
+        codes = torch.round(scaled).nan_to_num(0.0)
+        step = largest / limit
+        error = step.square() * (scaled - codes).nan_to_num(0.0).square().sum(dim=2, keepdim=True)
+        if least is None:
+            best, least = codes * step, error
+        else:
+            best = torch.where(error < least, codes * step, best)
+    return best.flatten(1)
 
 
 def int64(values: Sequence[int] | range) -> Any:

@@ -185,8 +185,22 @@ void quantise_run(const float* x, int64_t blocks, const Q8Out& out) {
         half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0xb1));
         const float absmax = of_bits(uint32_t(_mm_cvtsi128_si32(half)));
         const bool some = !(absmax < kTiny);
-        const float scale = some ? absmax / 127.0f : 0.0f;
-        const __m256 inverse = _mm256_set1_ps(some ? 127.0f / absmax : 0.0f);
+        float scale = 0.0f, factor = 0.0f, least = std::numeric_limits<float>::infinity();
+        for (const float candidate : kLimits) {
+            const float step = some ? absmax / candidate : 0.0f, inverse = some ? candidate / absmax : 0.0f;
+            vf squares = vset(0.0f);
+            for (int j = 0; j < 4; ++j) {
+                const vf scaled = vf{v[j]} * vset(inverse), error = scaled - vround(scaled);
+                squares = vfma(error, error, squares);
+            }
+            const float error = step * step * vsum(squares);
+            if (error < least || candidate == kLimits[0]) {
+                scale = step;
+                factor = inverse;
+                least = error;
+            }
+        }
+        const __m256 inverse = _mm256_set1_ps(factor);
         __m256i q[4];
         for (int j = 0; j < 4; ++j) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
         const __m256i packed = _mm256_permutevar8x32_epi32(
