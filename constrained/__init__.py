@@ -4,8 +4,8 @@ Knows token bytes and nothing of models, schedulers or programs.
 """
 
 from stolon.constrained.compiler import CompileLimits, GrammarCompiler
-from stolon.constrained.llg import Grammar, Matcher
 from stolon.constrained.masks import Mask, MaskPool
+from stolon.constrained.matching import Grammar, Matcher
 from stolon.constrained.spec import GrammarKind, GrammarSpec
 from stolon.constrained.vocabulary import Vocabulary
 

@@ -13,8 +13,9 @@ import llguidance
 from stolon.constrained.audit import Audited, audit_schema
 from stolon.constrained.choices import choices_to_lark, lark_string, parse_choices
 from stolon.constrained.lark_text import check_lark, gbnf_to_lark
-from stolon.constrained.llg import DEAD_END, Grammar, first_line
+from stolon.constrained.llg import DEAD_END, LlgGrammar, first_line
 from stolon.constrained.masks import MaskPool
+from stolon.constrained.matching import Grammar
 from stolon.constrained.regex import check_regex
 from stolon.constrained.spec import GrammarSpec
 from stolon.constrained.vocabulary import Vocabulary
@@ -152,7 +153,7 @@ class GrammarCompiler:
         )
         if matcher.is_error():
             raise _refusal(spec, matcher.get_error(), audited)
-        grammar = Grammar(self.vocabulary, self.pool, matcher)
+        grammar = LlgGrammar(self.vocabulary, self.pool, matcher)
         if grammar.error is not None:
             if grammar.error.message == DEAD_END:
                 raise GrammarError(f"no text can satisfy this {spec.kind}")

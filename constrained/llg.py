@@ -14,7 +14,7 @@ from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.vocabulary import Vocabulary
 from stolon.errors import GrammarError, StolonError
 
-__all__ = ["Grammar", "Matcher"]
+__all__ = ["LlgGrammar", "LlgMatcher"]
 
 # A forced run is cut here and goes on once it is accepted: a recursive schema can force for ever.
 MAX_FORCED = 1024
@@ -22,8 +22,8 @@ MAX_BEGINNING = 8192
 DEAD_END = "no text in the grammar goes on from here"
 
 
-class Grammar:
-    """A compiled grammar. Immutable and shared; every request walks its own `Matcher`."""
+class LlgGrammar:
+    """A compiled grammar. Immutable and shared; every request walks its own `LlgMatcher`."""
 
     def __init__(
         self, vocabulary: Vocabulary, pool: MaskPool, prototype: llguidance.LLMatcher
@@ -42,12 +42,12 @@ class Grammar:
         self._first = probe.mask()
         self.error = probe.error
 
-    def start(self) -> Matcher:
+    def start(self) -> LlgMatcher:
         """A matcher at the beginning of the grammar. Takes tens of microseconds."""
-        return Matcher(self._vocabulary, self._pool, self._prototype.deep_copy(), mask=self._first)
+        return LlgMatcher(self._vocabulary, self._pool, self._prototype.deep_copy(), mask=self._first)
 
 
-class Matcher:
+class LlgMatcher:
     """One position in a grammar. Used by one thread at a time; copies are independent.
 
     Trouble at run time never raises: `error` is set, `mask` allows nothing, `accept` returns False.
@@ -126,9 +126,9 @@ class Matcher:
             self._ended or bool(self._inner.is_accepting() and self._inner.is_stopped())
         )
 
-    def fork(self) -> Matcher:
+    def fork(self) -> LlgMatcher:
         """An independent copy at the same position."""
-        twin = Matcher(self._vocabulary, self._pool, self._inner.deep_copy(), mask=self._mask)
+        twin = LlgMatcher(self._vocabulary, self._pool, self._inner.deep_copy(), mask=self._mask)
         twin._ended, twin._accepted, twin.error = self._ended, self._accepted, self.error
         return twin
 

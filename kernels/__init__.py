@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,8 +22,12 @@ from stolon.kernels.ops import (
     Step,
     StoredWeight,
 )
+from stolon.kernels.pages import mapped_zeros
 from stolon.kernels.reference import ReferenceOps
 from stolon.kernels.torch_cpu import TorchCpuOps
+
+if TYPE_CHECKING:
+    from stolon.kernels.cpu import NativeOps
 
 __all__ = [
     "Activation",
@@ -33,6 +38,7 @@ __all__ = [
     "Step",
     "StoredWeight",
     "default_ops",
+    "mapped_zeros",
     "native_ops",
     "ops_by_name",
     "reference_ops",
@@ -55,7 +61,7 @@ def torch_cpu_ops() -> Ops:
     return TorchCpuOps()
 
 
-def native_ops(threads: int | None = None, isa: str = "") -> Ops:
+def native_ops(threads: int | None = None, isa: str = "") -> NativeOps:
     """The C++ kernels, with a team of threads of its own (default one for each usable core).
 
     Raises InvalidRequest if they were not built (a machine without a compiler), or not for `isa`
@@ -76,12 +82,19 @@ def native_ops(threads: int | None = None, isa: str = "") -> Ops:
 
 
 def default_ops(threads: int | None = None) -> Ops:
-    """The native table, or the torch table where there are no native kernels, which is logged."""
+    """The native table where it was built and the processor has vector instructions for it; else the torch
+    table, which is logged."""
     try:
-        return native_ops(threads)
+        ops = native_ops(threads)
     except InvalidRequest as error:
         log.warning("computing with torch, which is slower: %s", error)
         return torch_cpu_ops()
+    if ops.isa == "portable":
+        log.warning(
+            "computing with torch: the native kernels have no vector code for this processor"
+        )
+        return torch_cpu_ops()
+    return ops
 
 
 def ops_by_name(name: str, threads: int | None = None) -> Ops:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import mmap
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import numpy as np
-from numpy.typing import NDArray
 
 
 def return_freed_memory() -> None:
@@ -23,18 +19,6 @@ def return_freed_memory() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
-
-
-def sparse_table(rows: int, columns: int) -> NDArray[np.int64]:
-    """Zeros ``[rows, columns]`` of which only the pages that are written take memory.
-
-    numpy asks for huge pages for a large array: the first number in one would take 2 MiB.
-    """
-    if sys.platform == "win32":
-        return np.zeros((rows, columns), np.int64)
-    size = max(8 * rows * columns, 1)
-    pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, np.int64, count=rows * columns).reshape(rows, columns)
 
 
 @contextmanager

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stolon.kernels import Ops, RaggedBatch, StoredWeight
+from stolon.kernels import Ops, RaggedBatch, StoredWeight, mapped_zeros
 from stolon.radix import KVCache
-from stolon.srt.heap import sparse_table
 from stolon.srt.models.config import ModelConfig
 from stolon.srt.models.registry import load_model
 from stolon.srt.weights import WeightSource
@@ -83,7 +82,7 @@ class ModelRunner:
         self.kv = KVCache(
             config.num_layers, num_slots, config.num_kv_heads, config.head_dim, ops.dtype
         )
-        self.slot_table = sparse_table(table_rows, self.max_context)
+        self.slot_table = mapped_zeros((table_rows, self.max_context), np.int64)
         self.kv_token_bytes = KVCache.bytes_per_token(
             config.num_layers, config.num_kv_heads, config.head_dim, ops.dtype
         )

@@ -7,7 +7,6 @@ program, which is then run again and again by one native call a step; what flows
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,6 +26,7 @@ from stolon.kernels.ops import (
     Step,
     StoredWeight,
 )
+from stolon.kernels.pages import mapped_zeros
 
 Floats = NDArray[np.float32]
 
@@ -253,7 +253,7 @@ class NativeStep:
 
     def __init__(self, program: _native.Program, vocab: int) -> None:
         self._program = program
-        self._buffer = logits_buffer(1, vocab)
+        self._buffer = mapped_zeros((1, vocab), np.float32)
         self._batch: RaggedBatch | None = None
         self._arguments: tuple[_native.Step, tuple[()], tuple[Floats]]
 
@@ -267,16 +267,10 @@ class NativeStep:
     def _prepare(self, batch: RaggedBatch) -> None:
         rows = len(batch.output_rows)
         if rows > len(self._buffer):
-            self._buffer = logits_buffer(rows, self._buffer.shape[1])
+            self._buffer = mapped_zeros((rows, self._buffer.shape[1]), np.float32)
         self._batch = None  # until the new one has proved good
         self._arguments = native_step(batch), (), (self._buffer[:rows],)
         self._batch = batch
-
-
-def logits_buffer(rows: int, vocab: int) -> Floats:
-    """Memory for logits that goes back to the system as soon as it is let go. The allocator would keep it."""
-    pages = mmap.mmap(-1, 4 * rows * vocab, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, np.float32).reshape(rows, vocab)
 
 
 def native_step(batch: RaggedBatch) -> _native.Step:

@@ -226,10 +226,21 @@ def test_packed_bytes_are_counted() -> None:
         assert ops.weight_bytes == before
 
 
+def test_without_vector_code_torch_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if "portable" not in ISAS:
+        pytest.skip("the native kernels were not built")
+    portable = ops_by_name("native:portable", threads=1)
+    monkeypatch.setattr("stolon.kernels.native_ops", lambda threads: portable)
+    assert default_ops(1).name == "torch_cpu"
+    assert "no vector code" in caplog.text
+
+
 def test_tables_by_name() -> None:
     assert ops_by_name("reference").name == "reference"
     assert ops_by_name("torch_cpu").name == "torch_cpu"
-    assert default_ops(1).name == ("native" if ISAS else "torch_cpu")
+    assert default_ops(1).name == ("native" if {*ISAS} - {"portable"} else "torch_cpu")
     for isa in ISAS:
         assert ops_by_name(f"native:{isa}", threads=1).isa == isa  # type: ignore[attr-defined]
     for wrong in ("cuda", "native:mmx", "reference:avx2"):
