@@ -169,8 +169,12 @@ class Ops(Protocol):
         kv_heads, head_dim]``, for `attend`."""
         ...
 
-    def rope_table(self, angles: Tensor) -> Any:
-        """Take angles, float64 ``[positions, head_dim // 2]``, into cosines and sines."""
+    def rope_table(self, frequencies: Tensor, positions: int) -> Any:
+        """Cosines and sines of the angles ``position * frequencies``, for positions below `positions`.
+
+        Args:
+            frequencies: float64 ``[head_dim // 2]``, radians a position.
+        """
         ...
 
     # In a step

@@ -103,6 +103,18 @@ class Step:
     @property
     def outputs(self) -> int: ...
 
+class Rotary:
+    """Cosines and sines of rotary embeddings, computed in float64 as positions come into use.
+
+    Args:
+        frequencies: float64 ``[head_dim / 2]``, radians a position.
+        positions: most of them; beyond it a step is refused.
+    """
+
+    def __init__(self, frequencies: NDArray[np.float64], positions: int) -> None: ...
+    @property
+    def positions(self) -> int: ...
+
 class Program:
     """The kernel calls of one model step, recorded once and run with the arrays of each step.
 
@@ -141,8 +153,7 @@ class Program:
         softcap: float = 0.0,
         head_norm: Floats | None = None,
         eps: float = 0.0,
-        cos: Floats,
-        sin: Floats,
+        rotary: Rotary,
         cache_k: NDArray[Any],
         cache_v: NDArray[Any],
     ) -> int:
@@ -152,7 +163,7 @@ class Program:
         Args:
             window, softcap: 0 is none.
             head_norm: ``[heads + kv_heads, head_dim]``, factors of a norm of every head before rotation.
-            cos, sin: ``[positions, head_dim / 2]``.
+            rotary: of head_dim / 2 frequencies; kept.
             cache_k, cache_v: bfloat16 (or its bits as uint16) ``[slots, kv_heads, head_dim]``, written.
         """
 

@@ -30,6 +30,9 @@ from stolon.kernels.pages import mapped_zeros
 
 Floats = NDArray[np.float32]
 
+PATIENCE = 4
+"""Batches that may leave half of the logits' buffer unused before it shrinks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Handle:
@@ -63,14 +66,6 @@ class Linear:
 class Gated:
     gate: _native.Matrix
     up: _native.Matrix
-
-
-@dataclass(frozen=True, slots=True)
-class Rotary:
-    """Cosines and sines, ``[positions, head_dim // 2]``."""
-
-    cos: Floats
-    sin: Floats
 
 
 def instruction_sets() -> list[str]:
@@ -130,8 +125,8 @@ class NativeOps:
     def pack_norm(self, weight: Tensor) -> Floats:
         return self._floats(weight)
 
-    def rope_table(self, angles: Tensor) -> Rotary:
-        return Rotary(angles.cos().float().numpy(), angles.sin().float().numpy())
+    def rope_table(self, frequencies: Tensor, positions: int) -> _native.Rotary:
+        return _native.Rotary(frequencies.numpy(), positions)
 
     def _pack(self, weight: StoredWeight) -> _native.Matrix:
         columns, inputs = weight.shape
@@ -176,7 +171,7 @@ class NativeOps:
         spec: AttentionSpec,
         head_norm: Floats | None,
         eps: float,
-        rotary: Rotary,
+        rotary: _native.Rotary,
         plan: Any,
         cache_k: Tensor,
         cache_v: Tensor,
@@ -192,8 +187,7 @@ class NativeOps:
                 softcap=spec.softcap or 0.0,
                 head_norm=head_norm,
                 eps=eps,
-                cos=rotary.cos,
-                sin=rotary.sin,
+                rotary=rotary,
                 cache_k=cache_k.view(torch.uint16).numpy(),
                 cache_v=cache_v.view(torch.uint16).numpy(),
             ),
@@ -248,12 +242,14 @@ class NativeOps:
 class NativeStep:
     """A step of a model as one native call. The logits lie in one buffer, reused by every call.
 
-    A batch that comes again, with other numbers in the same arrays, is not taken apart again.
+    A batch that comes again, with other numbers in the same arrays, is not taken apart again. The buffer
+    grows to what a step needs, and gives back what it took for more rows once others need half of it.
     """
 
     def __init__(self, program: _native.Program, vocab: int) -> None:
         self._program = program
         self._buffer = mapped_zeros((1, vocab), np.float32)
+        self._half_used = 0  # batches in a row that need at most half of the buffer
         self._batch: RaggedBatch | None = None
         self._arguments: tuple[_native.Step, tuple[()], tuple[Floats]]
 
@@ -266,8 +262,10 @@ class NativeStep:
 
     def _prepare(self, batch: RaggedBatch) -> None:
         rows = len(batch.output_rows)
-        if rows > len(self._buffer):
+        self._half_used = self._half_used + 1 if 0 < 2 * rows <= len(self._buffer) else 0
+        if rows > len(self._buffer) or self._half_used == PATIENCE:
             self._buffer = mapped_zeros((rows, self._buffer.shape[1]), np.float32)
+            self._half_used = 0
         self._batch = None  # until the new one has proved good
         self._arguments = native_step(batch), (), (self._buffer[:rows],)
         self._batch = batch

@@ -75,7 +75,8 @@ class ReferenceOps:
     def pack_norm(self, weight: Tensor) -> Tensor:
         return self._count(weight.float())
 
-    def rope_table(self, angles: Tensor) -> Rotary:
+    def rope_table(self, frequencies: Tensor, positions: int) -> Rotary:
+        angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies)
         return Rotary(angles.cos().float(), angles.sin().float())
 
     def plan(self, batch: RaggedBatch) -> Plan:

@@ -71,7 +71,8 @@ class TorchCpuOps:
         self.weight_bytes += weight.nbytes
         return Norm(weight, torch.cat((weight, weight)) if weight.dim() == 1 else None)
 
-    def rope_table(self, angles: Tensor) -> Rotary:
+    def rope_table(self, frequencies: Tensor, positions: int) -> Rotary:
+        angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies)
         sin = angles.sin()
         cos = angles.cos()
         return Rotary(torch.cat((cos, cos), dim=1).float(), torch.cat((-sin, sin), dim=1).float())

@@ -16,7 +16,7 @@ from stolon.kernels import Ops
 from stolon.srt.models.config import ModelConfig
 from stolon.srt.models.llama import DecoderLayer, Llama, Weights
 from stolon.srt.models.qwen3 import NormedHeads
-from stolon.srt.models.rope import rope_angles
+from stolon.srt.models.rope import rope_frequencies
 
 
 class Gemma3Layer(DecoderLayer):
@@ -44,8 +44,8 @@ class Gemma3(Llama):
 
     def rope_tables(self, positions: int) -> list[Any]:
         config = self.config
-        local = rope_angles(positions, config.head_dim, config.rope_theta_local)
-        return [*super().rope_tables(positions), self.ops.rope_table(local)]
+        local = rope_frequencies(config.head_dim, config.rope_theta_local)
+        return [*super().rope_tables(positions), self.ops.rope_table(local, positions)]
 
     def rope_index(self, layer: int) -> int:
         return 1 if layer in self.config.local_layers else 0

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stolon.kernels import AttentionSpec, Ops, RaggedBatch, StoredWeight
 from stolon.srt.models.config import ModelConfig
-from stolon.srt.models.rope import rope_angles
+from stolon.srt.models.rope import rope_frequencies
 from stolon.srt.weights import WeightSource
 
 
@@ -136,8 +136,8 @@ class Llama:
     def rope_tables(self, positions: int) -> list[Any]:
         """Rotary tables; a layer uses the one at its `rope_index`."""
         config = self.config
-        angles = rope_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
-        return [self.ops.rope_table(angles)]
+        own = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        return [self.ops.rope_table(own, positions)]
 
     def rope_index(self, layer: int) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""Rotary angles, with the stretchings that long-context models use."""
+"""Rotary frequencies, with the stretchings that long-context models use."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from torch import Tensor
 from stolon.srt.models.config import RopeScaling
 
 
-def rope_angles(
-    positions: int, head_dim: int, theta: float, scaling: RopeScaling | None = None
-) -> Tensor:
-    """Angle of every pair of features at every position: float64 ``[positions, head_dim // 2]``."""
+def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
+    """By how much a position turns each pair of features: radians, float64 ``[head_dim // 2]`` (arXiv
+    2104.09864)."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     frequencies = theta**-exponents
-    if scaling is not None:
-        frequencies = _stretch(frequencies, scaling)
-    return torch.outer(torch.arange(positions, dtype=torch.float64), frequencies)
+    return frequencies if scaling is None else _stretch(frequencies, scaling)
 
 
 def _stretch(frequencies: Tensor, scaling: RopeScaling) -> Tensor:

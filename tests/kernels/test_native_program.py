@@ -344,8 +344,7 @@ ATTEND = {
     "kv_heads": 2,
     "head_dim": 16,
     "scale": 0.25,
-    "cos": np.ones((10, 8), np.float32),
-    "sin": np.ones((10, 8), np.float32),
+    "rotary": native.Rotary(np.ones(8), 10),
     "cache_k": np.zeros((20, 2, 16), np.uint16),
     "cache_v": np.zeros((20, 2, 16), np.uint16),
 }
@@ -364,10 +363,8 @@ READ_ONLY.flags.writeable = False
         ({"heads": 8}, ValueError, "qkv has width 128"),
         ({"window": -1}, ValueError, "window is negative"),
         ({"softcap": -1.0}, ValueError, "softcap"),
-        ({"cos": np.ones((10, 7), np.float32)}, ValueError, "cos has not the shape"),
-        ({"cos": np.ones((10, 8))}, TypeError, "cos is not of float32"),
-        ({"sin": np.ones((9, 8), np.float32)}, ValueError, "sin has not the shape"),
-        ({"sin": np.ones((10, 16), np.float32)[:, ::2]}, ValueError, "sin is not contiguous"),
+        ({"rotary": native.Rotary(np.ones(7), 10)}, ValueError, "rotary has 7 frequencies"),
+        ({"rotary": np.ones((10, 8))}, TypeError, "rotary is not a Rotary"),
         ({"cache_k": np.zeros((20, 2, 16), np.float32)}, TypeError, "cache_k is not of bfloat16"),
         ({"cache_k": READ_ONLY}, ValueError, "cache_k is read-only"),
         ({"cache_k": np.zeros((0, 2, 16), np.uint16),
@@ -516,3 +513,16 @@ def test_run_refuses_arrays(team):
     ]:
         with pytest.raises(error, match=text):
             program.run(step, inputs, outputs)
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "positions", "error", "text"),
+    [
+        (np.ones(8, np.float32), 10, TypeError, "frequencies is not of float64"),
+        (np.ones((2, 8)), 10, ValueError, "frequencies has 2 dimensions"),
+        (np.ones(8), 0, ValueError, "positions is 0"),
+    ],
+)
+def test_rotary_refuses(frequencies, positions, error, text):
+    with pytest.raises(error, match=f"^Rotary: {text}"):
+        native.Rotary(frequencies, positions)

@@ -206,7 +206,7 @@ def test_rotation_turns_pairs_by_the_angle() -> None:
     given = case.qkv.unflatten(1, (-1, spec.head_dim))[:, spec.num_heads :][:, : spec.num_kv_heads]
     half = spec.head_dim // 2
     turned = torch.complex(given[..., :half], given[..., half:]) * torch.exp(
-        1j * case.angles[positions]
+        1j * torch.outer(torch.from_numpy(positions).double(), case.frequencies)
     ).unsqueeze(1)
     got = keys[case.batch.write_slots]
     torch.testing.assert_close(got[..., :half], turned.real.float())

@@ -107,8 +107,7 @@ class TinyDecoder:
         def factor() -> Floats:
             return 1 + floats(next(count), self.hidden) / 10
 
-        angles = np.outer(np.arange(self.positions), 0.3 ** np.arange(self.dim // 2))
-        cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        rotary = native.Rotary(0.3 ** np.arange(self.dim // 2), self.positions)
         program = native.Program(team)
         table = matrix(self.vocab, self.hidden)
         x = program.embed(table, 8.0)
@@ -126,8 +125,7 @@ class TinyDecoder:
                 head_dim=self.dim,
                 scale=0.25,
                 window=5 * layer,
-                cos=cos,
-                sin=sin,
+                rotary=rotary,
                 cache_k=cache[0],
                 cache_v=cache[1],
             )

@@ -169,7 +169,7 @@ class Case:
         qkv: float32 ``[T, (heads + 2 * kv_heads) * head_dim]``.
         cache_k, cache_v: float32 ``[slots, kv_heads, head_dim]`` before the step. Slots that belong to no
             context hold NaN: nothing may be read from them.
-        angles: float64 ``[positions, head_dim // 2]``.
+        frequencies: float64 ``[head_dim // 2]``, of the rotation.
     """
 
     batch: RaggedBatch
@@ -177,7 +177,7 @@ class Case:
     qkv: Tensor
     cache_k: Tensor
     cache_v: Tensor
-    angles: Tensor
+    frequencies: Tensor
 
 
 def attention_case(spec: AttentionSpec, runs: Layout, *, seed: int = 0) -> Case:
@@ -224,7 +224,7 @@ def attention_case(spec: AttentionSpec, runs: Layout, *, seed: int = 0) -> Case:
         random(rows, width, seed=seed + 1),
         caches[0],
         caches[1],
-        torch.outer(torch.arange(max(runs.kv_lens) + 1, dtype=torch.float64), frequencies),
+        frequencies,
     )
 
 
@@ -238,7 +238,7 @@ def attend(
         spec=case.spec,
         head_norm=None if head_norm is None else ops.pack_norm(head_norm),
         eps=1e-5,
-        rotary=ops.rope_table(case.angles if turn else torch.zeros_like(case.angles)),
+        rotary=ops.rope_table(case.frequencies * turn, int(case.batch.kv_lens.max()) + 1),
         plan=ops.plan(case.batch),
         cache_k=caches[0],
         cache_v=caches[1],

@@ -16,6 +16,7 @@ ElementInfo info(Element element) {
     using Code = nb::dlpack::dtype_code;
     switch (element) {
         case Element::F32: return {"float32", 32, {Code::Float, Code::Float}};
+        case Element::F64: return {"float64", 64, {Code::Float, Code::Float}};
         case Element::I64: return {"int64", 64, {Code::Int, Code::Int}};
         case Element::U8: return {"uint8", 8, {Code::UInt, Code::UInt}};
         case Element::BF16: return {"bfloat16 or uint16", 16, {Code::Bfloat, Code::UInt}};

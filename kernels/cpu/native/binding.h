@@ -29,7 +29,7 @@ struct Matrix {
     int64_t bytes;
 };
 
-enum class Element { F32, I64, U8, BF16 };  // BF16: or uint16 that hold the bits
+enum class Element { F32, F64, I64, U8, BF16 };  // BF16: or uint16 that hold the bits
 
 // A contiguous, aligned array in main memory. Holding it keeps the memory.
 struct Array {

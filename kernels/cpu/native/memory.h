@@ -21,17 +21,27 @@ inline int64_t checked_product(int64_t a, int64_t b) {
     return product;
 }
 
-// Aligned to a cache line; large ones to a huge page, which the system is asked to use.
+// Aligned to a cache line. Large ones are the system's own pages, which go back to it at once (an allocator keeps
+// what it was given back), and from two huge pages on aligned to one, which the system is asked to use.
 class Memory {
    public:
     Memory() = default;
     explicit Memory(int64_t bytes) : bytes_(bytes) {
+        const size_t size = size_t(round_up(bytes > 0 ? bytes : 1, 64));
+        if (bytes < kMapped) {
+            data_ = {static_cast<std::byte*>(std::aligned_alloc(64, size)), Free{nullptr, 0}};
+            if (!data_) throw std::bad_alloc();
+            return;
+        }
         const bool large = bytes >= 2 * kHugePage;
-        const size_t size = size_t(bytes > 0 ? bytes : 1);
-        data_.reset(static_cast<std::byte*>(std::aligned_alloc(large ? kHugePage : 64, round_up(size, large ? kHugePage : 64))));
-        if (!data_) throw std::bad_alloc();
+        const size_t mapped = size + (large ? size_t(kHugePage) : 0);  // pages that nothing touches take no memory
+        void* map = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED) throw std::bad_alloc();
+        const auto start = reinterpret_cast<uintptr_t>(map);
+        const auto at = large ? uintptr_t(round_up(int64_t(start), kHugePage)) : start;
+        data_ = {reinterpret_cast<std::byte*>(at), Free{map, mapped}};
 #if defined(MADV_HUGEPAGE)
-        if (large) madvise(data_.get(), size / kHugePage * kHugePage, MADV_HUGEPAGE);
+        if (large) madvise(data_.get(), size / size_t(kHugePage) * size_t(kHugePage), MADV_HUGEPAGE);
 #endif
     }
 
@@ -39,9 +49,17 @@ class Memory {
     int64_t bytes() const { return bytes_; }
 
    private:
-    static constexpr int64_t kHugePage = int64_t(2) << 20;
+    static constexpr int64_t kHugePage = int64_t(2) << 20, kMapped = int64_t(256) << 10;
     struct Free {
-        void operator()(std::byte* p) const { std::free(p); }
+        void* map;  // null: from the allocator
+        size_t mapped;
+        void operator()(std::byte* p) const {
+            if (map) {
+                munmap(map, mapped);
+            } else {
+                std::free(p);
+            }
+        }
     };
     std::unique_ptr<std::byte, Free> data_;
     int64_t bytes_ = 0;

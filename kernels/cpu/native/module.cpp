@@ -261,7 +261,7 @@ class ProgramObject {
     int add(int x, int y) { return program_.add(x, y); }
 
     int attend(int qkv, int heads, int kv_heads, int head_dim, float scale, int64_t window, float softcap,
-               nb::handle head_norm, float eps, nb::handle cos, nb::handle sin, nb::handle cache_k, nb::handle cache_v) {
+               nb::handle head_norm, float eps, nb::handle rotary, nb::handle cache_k, nb::handle cache_v) {
         AttendOp op{};
         op.shape = {heads, kv_heads, head_dim};
         op.scale = scale;
@@ -281,11 +281,8 @@ class ProgramObject {
             shaped("head_norm", factor, {int64_t(heads) + kv_heads, head_dim});
             op.head_norm = factor.as<float>();
         }
-        const Array cosines = floats("attend", "cos", cos, 2), sines = floats("attend", "sin", sin, 2);
-        shaped("cos", cosines, {-1, head_dim / 2});
-        shaped("sin", sines, {cosines.shape[0], head_dim / 2});
-        op.cos = cosines.as<float>();
-        op.sin = sines.as<float>();
+        if (!nb::isinstance<Rotary>(rotary)) throw nb::type_error("attend: rotary is not a Rotary");
+        objects_.push_back(nb::borrow(rotary));
         const Array k = keep(take_array("attend", "cache_k", cache_k, Element::BF16, 3, true));
         const Array v = keep(take_array("attend", "cache_v", cache_v, Element::BF16, 3, true));
         shaped("cache_k", k, {-1, kv_heads, head_dim});
@@ -293,7 +290,7 @@ class ProgramObject {
         op.k = k.as<bf16>();
         op.v = v.as<bf16>();
         op.slots = k.shape[0];
-        return program_.attend(qkv, op, cosines.shape[0]);
+        return program_.attend(qkv, op, *nb::inst_ptr<Rotary>(rotary));
     }
 
     int take_outputs(int x) { return program_.take_outputs(x); }
@@ -417,6 +414,15 @@ NB_MODULE(_native, m) {
         .def_prop_ro("runs", [](const Step& s) { return s.view().runs; })
         .def_prop_ro("outputs", [](const Step& s) { return s.view().outputs; });
 
+    nb::class_<Rotary>(m, "Rotary")
+        .def("__init__", [](Rotary* self, nb::handle frequencies, int64_t positions) {
+            const Array given = take_array("Rotary", "frequencies", frequencies, Element::F64, 1);
+            if (positions < 1) wrong("Rotary", "positions is " + std::to_string(positions) + ", less than 1");
+            const double* values = given.as<double>();
+            new (self) Rotary(std::vector<double>(values, values + given.size), positions);
+        }, "frequencies"_a, "positions"_a)
+        .def_prop_ro("positions", &Rotary::positions);
+
     nb::class_<ProgramObject>(m, "Program")
         .def("__init__", [](ProgramObject* self, nb::handle team) {
             if (!nb::isinstance<TeamObject>(team)) throw nb::type_error("Program: team is not a Team");
@@ -429,7 +435,7 @@ NB_MODULE(_native, m) {
         .def("gated", &ProgramObject::gated, "x"_a, "gate"_a, "up"_a, "activation"_a)
         .def("add", &ProgramObject::add, "x"_a, "y"_a)
         .def("attend", &ProgramObject::attend, "qkv"_a, nb::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "scale"_a,
-             "window"_a = 0, "softcap"_a = 0.0f, "head_norm"_a.none() = nb::none(), "eps"_a = 0.0f, "cos"_a, "sin"_a,
+             "window"_a = 0, "softcap"_a = 0.0f, "head_norm"_a.none() = nb::none(), "eps"_a = 0.0f, "rotary"_a,
              "cache_k"_a, "cache_v"_a)
         .def("take_outputs", &ProgramObject::take_outputs, "x"_a)
         .def("logits", &ProgramObject::logits, "x"_a, "head"_a, "softcap"_a = 0.0f)

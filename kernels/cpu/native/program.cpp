@@ -170,7 +170,7 @@ int Program::add(int x, int y) {
     return record(std::move(op), in.width, in.by_output);
 }
 
-int Program::attend(int qkv, AttendOp attend, int64_t positions) {
+int Program::attend(int qkv, AttendOp attend, Rotary& rotary) {
     recording("attend");
     const Buffer in = checked("attend", "qkv", qkv);
     const HeadShape& shape = attend.shape;
@@ -189,8 +189,13 @@ int Program::attend(int qkv, AttendOp attend, int64_t positions) {
     if (!(attend.softcap >= 0.0f)) fail("attend", "softcap is negative or not a number");
     if (attend.head_norm && !(attend.eps >= 0.0f)) fail("attend", "eps is negative or not a number");
     if (attend.slots < 1) fail("attend", "cache_k has no slots");
-    if (positions < 1) fail("attend", "cos has no rows");
-    limits_.positions = narrower(limits_.positions, positions);
+    if (rotary.frequencies() != dim / 2) {
+        fail("attend", "rotary has " + to_string(rotary.frequencies()) + " frequencies, not head_dim / 2 = " + to_string(dim / 2));
+    }
+    attend.cos = rotary.cos();
+    attend.sin = rotary.sin();
+    if (std::find(rotaries_.begin(), rotaries_.end(), &rotary) == rotaries_.end()) rotaries_.push_back(&rotary);
+    limits_.positions = narrower(limits_.positions, rotary.positions());
     limits_.slots = narrower(limits_.slots, attend.slots);
     const auto same = [&](const std::unique_ptr<Planned>& p) {
         return p->window == attend.window && p->shape.num_heads == shape.num_heads &&
@@ -529,19 +534,19 @@ const Schedule& Program::schedule(int64_t rows, int64_t outputs) {
 
 // Memory grows to what a step needs. What a large step took is given back after many small ones.
 void Program::reserve(int64_t shared, int64_t own) {
-    constexpr int64_t kKeep = int64_t(16) << 20, kPatience = 256;
-    if (own_.bytes() < own) own_ = Memory(own);
-    if (shared_.bytes() < shared) {
+    constexpr int64_t kKeep = int64_t(1) << 20, kPatience = 16, kGrain = int64_t(64) << 10;
+    const int64_t held = shared_.bytes() + own_.bytes();
+    small_steps_ = held > kKeep && shared + own < held / 4 ? small_steps_ + 1 : 0;
+    if (small_steps_ == kPatience) {
         shared_ = Memory();
-        shared_ = Memory(shared + shared / 4);
+        own_ = Memory();
         small_steps_ = 0;
-        return;
     }
-    small_steps_ = shared_.bytes() > kKeep && shared < shared_.bytes() / 4 ? small_steps_ + 1 : 0;
-    if (small_steps_ < kPatience) return;
-    small_steps_ = 0;
-    shared_ = Memory();
-    shared_ = Memory(shared + shared / 4);
+    for (auto [memory, bytes] : {std::pair{&shared_, shared}, std::pair{&own_, own}}) {
+        if (memory->bytes() >= bytes) continue;
+        *memory = Memory();  // the old one's pages before the new one's
+        *memory = Memory(round_up(bytes, kGrain));
+    }
 }
 
 void Program::run(const StepView& step, std::span<const float* const> inputs, std::span<float* const> outputs,
@@ -551,6 +556,10 @@ void Program::run(const StepView& step, std::span<const float* const> inputs, st
     step_.take(step, limits_);
     const StepView& view = step_.view();
     if (view.rows == 0) return;
+    if (!rotaries_.empty()) {
+        const int64_t last = *std::max_element(view.positions, view.positions + view.rows);
+        for (Rotary* rotary : rotaries_) rotary->reach(last + 1);
+    }
     const Schedule& made = schedule(view.rows, view.outputs);
 
     const int64_t own_rows = made.blocks ? kBlockRows : view.rows;

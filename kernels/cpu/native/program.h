@@ -15,6 +15,7 @@
 #include "attention_plan.h"
 #include "kernels.h"
 #include "memory.h"
+#include "rotary.h"
 #include "schedule.h"
 #include "step.h"
 #include "team.h"
@@ -32,8 +33,8 @@ class Program {
     int linear(int x, std::vector<Weight> weights, const float* bias, int64_t bias_size, int residual);
     int gated(int x, std::vector<Weight> gate, std::vector<Weight> up, Gate activation);
     int add(int x, int y);
-    // `positions`: rows of the rotary tables. attend.plan is filled in here.
-    int attend(int qkv, AttendOp attend, int64_t positions);
+    // The tables outlive the program. attend.plan, cos and sin are filled in here.
+    int attend(int qkv, AttendOp attend, Rotary& rotary);
     int take_outputs(int x);
     int logits(int x, std::vector<Weight> head, float softcap);
     void output(int x);
@@ -75,6 +76,7 @@ class Program {
     std::vector<Op> ops_;
     std::vector<Buffer> buffers_;
     std::vector<int> inputs_, handed_out_;
+    std::vector<Rotary*> rotaries_;
     StepLimits limits_;
     int64_t counters_ = 0;  // of ops; those of runs of blocks follow, at most one an op
 
