@@ -3,87 +3,49 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
-from concurrent.futures import Future
-from dataclasses import dataclass
+import os
+import weakref
+from typing import NamedTuple
 
 import llguidance
+import msgspec
 
-from stolon.constrained.audit import Audited, audit_schema
-from stolon.constrained.choices import choices_to_lark, lark_string, parse_choices
+from stolon.constrained.choices import lark_string
+from stolon.constrained.compile_cache import CompileCache
+from stolon.constrained.fsm import compile_fsm
+from stolon.constrained.lark_forcing import forces_safely
 from stolon.constrained.lark_text import check_lark, gbnf_to_lark
+from stolon.constrained.limits import CompileLimits, check_size, is_costly
 from stolon.constrained.llg import DEAD_END, LlgGrammar, first_line
 from stolon.constrained.masks import MaskPool
 from stolon.constrained.matching import Grammar
-from stolon.constrained.regex import check_regex
+from stolon.constrained.regular import regular_source, regular_tree, release, with_literal
+from stolon.constrained.schema.budget import Budget, TooComplex
+from stolon.constrained.schema.plan import json_source, schema_sources
 from stolon.constrained.spec import GrammarSpec
+from stolon.constrained.trial import Trial
+from stolon.constrained.turns import short_turns
 from stolon.constrained.vocabulary import Vocabulary
-from stolon.errors import GrammarError
+from stolon.errors import GrammarError, UnsatisfiableGrammar
 
-__all__ = ["CompileLimits", "GrammarCompiler"]
+__all__ = ["CompileLimits", "Compiled", "GrammarCompiler", "compile_here"]
 
-_SEPARATORS = {"compact": (",", ":"), "pep": (", ", ": ")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileLimits:
-    """What one grammar may cost. Beyond it, it is refused when compiled, or fails while it runs.
-
-    Attributes:
-        text_bytes: UTF-8 size of a JSON schema or a list of choices.
-        pattern_bytes: UTF-8 size of a regex, EBNF or Lark text.
-        prefix_bytes: size of the literal prefix.
-        grammar_size: symbols in the productions.
-        lexer_fuel: work to build the lexer; about 50,000 per ms.
-        step_fuel: lexer work for one mask; about 14,000 per ms.
-        step_items: parser items for one mask; about 20,000 per ms.
-        row_items: parser items at one byte, the breadth of ambiguity.
-        lexer_states: states of the lexer, 1-2 KB each.
-    """
-
-    text_bytes: int = 256 << 10
-    pattern_bytes: int = 64 << 10
-    prefix_bytes: int = 1024
-    grammar_size: int = 500_000
-    lexer_fuel: int = 1_000_000
-    step_fuel: int = 200_000
-    step_items: int = 50_000
-    row_items: int = 2_000
-    lexer_states: int = 50_000
-
-    def parser_limits(self) -> llguidance.LLParserLimits:
-        """The same, for llguidance."""
-        return llguidance.LLParserLimits(
-            max_items_in_row=self.row_items,
-            initial_lexer_fuel=self.lexer_fuel,
-            step_lexer_fuel=self.step_fuel,
-            step_max_items=self.step_items,
-            max_lexer_states=self.lexer_states,
-            max_grammar_size=self.grammar_size,
-            verbose_errors=False,
-        )
-
-
-_TRANSLATIONS = (
-    (
-        "'minProperties' and 'maxProperties' need every name in 'properties' to be required",
-        "min/maxProperties only",
-    ),
-    ("'oneOf' is only supported where its branches can be told apart", "oneOf constraints are not"),
-    ("an anchor or word boundary inside the pattern is not supported", "lookarounds not supported"),
-)
-
-_Key = tuple[str, str, str, bytes]
+NO_FORCING = "no_forcing"
+HERE_SECONDS = 0.01
+"""What rewriting a schema may take in this process; one that takes longer goes to the other one."""
 
 
 class GrammarCompiler:
     """Compiles specs against one vocabulary. Thread-safe; equal specs are compiled once.
 
+    What may take long is compiled in a child process first, which is killed when it exceeds its
+    limits; so no thread here is held by it. `close` ends that process.
+
     Args:
         vocabulary: what grammars are compiled against.
         limits: bounds on one grammar.
         cache_entries: compiled grammars and refusals kept, least recently used dropped first.
+        cache_bytes: memory that they may take.
     """
 
     def __init__(
@@ -92,13 +54,15 @@ class GrammarCompiler:
         *,
         limits: CompileLimits | None = None,
         cache_entries: int = 512,
+        cache_bytes: int = 256 << 20,
     ) -> None:
         self.vocabulary = vocabulary
         self.limits = limits or CompileLimits()
         self.pool = MaskPool(vocabulary.size)
-        self._entries = cache_entries
-        self._cache: OrderedDict[_Key, Future[Grammar]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._cache = CompileCache(entries=cache_entries, max_bytes=cache_bytes)
+        self._trial = Trial(self.limits)
+        weakref.finalize(self, self._trial.close)
+        os.register_at_fork(after_in_child=_Renewal(self))
 
     def compile(self, spec: GrammarSpec, *, prefix: bytes = b"") -> Grammar:
         """The grammar of `prefix` followed by a text of `spec`, cached or compiled in this thread.
@@ -110,95 +74,160 @@ class GrammarCompiler:
 
         Raises:
             GrammarError: the spec is refused; `where` is a JSON pointer or an offset, if known.
+            EngineError: the process for costly specs can't be had; the next call tries again.
         """
-        whitespace = spec.whitespace if spec.kind.startswith("json") else ""
-        key = (spec.kind, spec.text, whitespace, prefix)
-        with self._lock:
-            future = self._cache.get(key)
-            mine = future is None
-            if future is None:
-                future = self._cache[key] = Future()
-                while len(self._cache) > self._entries:
-                    self._cache.popitem(last=False)
-            else:
-                self._cache.move_to_end(key)
-        if mine:
-            try:
-                future.set_result(self._compile(spec, prefix))
-            except GrammarError as error:
-                future.set_exception(error)
-            except BaseException as error:
-                with self._lock:
-                    if self._cache.get(key) is future:
-                        del self._cache[key]
-                future.set_exception(error)
-                raise
-        try:
-            return future.result()
-        except GrammarError as error:
-            # A fresh copy: one exception object must not collect the tracebacks of many requests.
-            raise GrammarError(error.message, where=error.where, hint=error.hint) from None
+        key = (*msgspec.structs.astuple(_canonical(spec)), prefix)
+        return self._cache.get(key, lambda: self._compile(spec, prefix))
+
+    def close(self) -> None:
+        """End the child process, if there is one. Costly specs are refused from then on."""
+        self._trial.close()
 
     def _compile(self, spec: GrammarSpec, prefix: bytes) -> Grammar:
-        self._check_size(spec, prefix)
-        audited = None
-        if spec.kind == "json_object":
-            audited = Audited({"type": "object"}, {})
-        elif spec.kind == "json_schema":
-            audited = audit_schema(spec.text)
-        source = _json_source(audited, spec.whitespace) if audited else _text_source(spec)
-        source = _with_prefix(source, prefix, forcing=spec.kind not in ("ebnf", "lark"))
-        matcher = llguidance.LLMatcher(
-            self.vocabulary.tokenizer, source, log_level=0, limits=self.limits.parser_limits()
-        )
-        if matcher.is_error():
-            raise _refusal(spec, matcher.get_error(), audited)
-        grammar = LlgGrammar(self.vocabulary, self.pool, matcher)
-        if grammar.error is not None:
-            if grammar.error.message == DEAD_END:
-                raise GrammarError(f"no text can satisfy this {spec.kind}")
-            raise grammar.error
-        return grammar
+        with short_turns():
+            check_size(spec, prefix, self.limits)
+            source = None
+            if is_costly(spec):
+                source = self._trial.run(spec, prefix)
+            if source is None:
+                try:
+                    budget = Budget(seconds=HERE_SECONDS)
+                    return compile_here(
+                        spec, prefix, self.vocabulary, self.pool, self.limits, budget
+                    ).grammar
+                except TooComplex:
+                    source = self._trial.run(spec, prefix)
+                    if source is None:
+                        raise
+            return _from_source(source, spec, self.vocabulary, self.pool, self.limits)
 
-    def _check_size(self, spec: GrammarSpec, prefix: bytes) -> None:
-        limits = self.limits
-        try:
-            size = len(spec.text.encode())
-        except UnicodeEncodeError:
-            raise GrammarError(f"the {spec.kind} text holds half of a surrogate pair") from None
-        bound = (
-            limits.text_bytes if spec.kind in ("json_schema", "choice") else limits.pattern_bytes
+
+class _Renewal:
+    """Runs in the child of a fork, where a lock may be held by a thread that is no more."""
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = weakref.ref(compiler)
+
+    def __call__(self) -> None:
+        compiler = self._compiler()
+        if compiler is not None:
+            compiler._cache.clear()
+            compiler._trial.after_fork()
+
+
+class Compiled(NamedTuple):
+    """A grammar, and llguidance's form of it if it has one."""
+
+    grammar: Grammar
+    source: str | None
+
+
+def compile_here(
+    spec: GrammarSpec,
+    prefix: bytes,
+    vocabulary: Vocabulary,
+    pool: MaskPool,
+    limits: CompileLimits,
+    budget: Budget | None = None,
+) -> Compiled:
+    """Compile in this thread, without cache or trial.
+
+    Raises:
+        TooComplex: rewriting the schema takes more than `budget`.
+        GrammarError: the spec is refused.
+    """
+    check_size(spec, prefix, limits)
+
+    def in_llguidance() -> Compiled:
+        return _in_llguidance(spec, prefix, vocabulary, pool, limits, budget)
+
+    tree = regular_tree(spec)
+    if tree is not None:
+        tree = with_literal(prefix, tree)
+        grammar = compile_fsm(
+            tree, vocabulary, pool, lambda: in_llguidance().grammar, kind=spec.kind
         )
-        if size > bound:
-            raise GrammarError(
-                f"the {spec.kind} text has {size:,} bytes", hint=f"the limit is {bound:,}"
-            )
-        if spec.kind == "json_object" and spec.text:
-            raise GrammarError("json_object takes no text", hint="use json_schema for a schema")
-        if len(prefix) > limits.prefix_bytes:
-            raise GrammarError(f"the prefix has {len(prefix):,} bytes")
+        parts = [tree]
+        del tree
+        release(parts)
+        if grammar is not None:
+            return Compiled(grammar, None)
+    return in_llguidance()
+
+
+def _in_llguidance(
+    spec: GrammarSpec,
+    prefix: bytes,
+    vocabulary: Vocabulary,
+    pool: MaskPool,
+    limits: CompileLimits,
+    budget: Budget | None,
+) -> Compiled:
+    if spec.kind == "json_schema":
+        sources = schema_sources(
+            spec.text, whitespace=spec.whitespace, best_effort=spec.best_effort, budget=budget
+        )
+    else:
+        sources = iter((_text_source(spec),))
+    refused: GrammarError | None = None
+    for inner in sources:
+        source = _with_prefix(inner, prefix, forcing=_forces(spec, inner))
+        try:
+            return Compiled(_from_source(source, spec, vocabulary, pool, limits), source)
+        except GrammarError as error:
+            refused = error
+    assert refused is not None
+    raise refused
+
+
+def _from_source(
+    source: str,
+    spec: GrammarSpec,
+    vocabulary: Vocabulary,
+    pool: MaskPool,
+    limits: CompileLimits,
+) -> Grammar:
+    matcher = llguidance.LLMatcher(
+        vocabulary.tokenizer, source, log_level=0, limits=limits.parser_limits()
+    )
+    if matcher.is_error():
+        raise _refusal(spec, matcher.get_error())
+    grammar = LlgGrammar(
+        vocabulary,
+        pool,
+        matcher,
+        # Measured: schemas take about 60 bytes a byte of source, small ones more.
+        nbytes=(128 << 10) + 32 * len(source),
+        forcing=NO_FORCING not in source[:200],
+        dropped=tuple(json.loads(source).get("dropped", ())) if spec.best_effort else (),
+    )
+    if grammar.error is not None:
+        if grammar.error.message == DEAD_END:
+            raise UnsatisfiableGrammar(f"no text can satisfy this {spec.kind}")
+        raise grammar.error
+    return grammar
+
+
+def _forces(spec: GrammarSpec, source: str) -> bool:
+    """Whether forced runs may be computed. In our own grammars every repetition has a way out."""
+    if spec.kind not in ("ebnf", "lark"):
+        return True
+    return forces_safely(json.loads(source)["grammars"][0]["lark_grammar"])
+
+
+def _canonical(spec: GrammarSpec) -> GrammarSpec:
+    """The spec without what has no effect on its kind."""
+    return spec if spec.kind.startswith("json") else msgspec.structs.replace(spec, whitespace="pep")
 
 
 def _text_source(spec: GrammarSpec) -> str:
-    """llguidance's form of a choice, regex or grammar, after our checks."""
-    if spec.kind == "choice":
-        return _lark(choices_to_lark(parse_choices(spec.text)))
-    if spec.kind == "regex":
-        check_regex(spec.text)
-        return str(llguidance.LLMatcher.grammar_from_regex(spec.text))
+    """llguidance's form of anything but a schema, after our checks."""
+    if spec.kind == "json_object":
+        return json_source({"type": "object"}, spec.whitespace)
+    if spec.kind in ("regex", "choice"):
+        return regular_source(spec)
     lark = gbnf_to_lark(spec.text) if spec.kind == "ebnf" else spec.text
-    check_lark(lark)
-    return _lark(lark)
-
-
-def _json_source(audited: Audited, whitespace: str) -> str:
-    item, key = _SEPARATORS[whitespace]
-    return str(
-        llguidance.LLMatcher.grammar_from_json_schema(
-            json.dumps(audited.schema),
-            overrides={"whitespace_flexible": False, "item_separator": item, "key_separator": key},
-        )
-    )
+    return _lark(check_lark(lark))
 
 
 def _lark(text: str) -> str:
@@ -217,22 +246,17 @@ def _with_prefix(source: str, prefix: bytes, *, forcing: bool) -> str:
         literal = lark_string(prefix.decode()) if prefix else ""
     except UnicodeDecodeError:
         raise GrammarError("the text before a constrained span ends inside a character") from None
-    option = "" if forcing else '%llguidance {"no_forcing": true}\n'
-    inner = json.loads(source)["grammars"][0]
+    option = "" if forcing else f'%llguidance {{"{NO_FORCING}": true}}\n'
+    given = json.loads(source)
+    inner = given["grammars"][0]
     outer = {"name": "outer", "lark_grammar": f"{option}start: {literal} @inner\n"}
-    return json.dumps({"grammars": [outer, {**inner, "name": "inner"}]})
+    return json.dumps({**given, "grammars": [outer, {**inner, "name": "inner"}]})
 
 
-def _refusal(spec: GrammarSpec, message: str, audited: Audited | None) -> GrammarError:
+def _refusal(spec: GrammarSpec, message: str) -> GrammarError:
     """llguidance's message, for a caller who does not know llguidance."""
     reason = next(
         (line[len("error: ") :] for line in message.splitlines() if line.startswith("error: ")),
         first_line(message),
     )
-    for ours, theirs in _TRANSLATIONS:
-        if theirs in reason:
-            reason = ours
-    return GrammarError(
-        f"the {spec.kind} is refused: {reason}",
-        where=audited.place(reason) if audited else None,
-    )
+    return GrammarError(f"the {spec.kind} is refused: {reason}")

@@ -37,9 +37,15 @@ def gbnf_to_lark(text: str) -> str:
     return lark
 
 
-def check_lark(text: str) -> None:
-    """Refuse special tokens, references to other grammars, and options that are not honoured."""
-    at = 0
+def check_lark(text: str) -> str:
+    """The grammar, its JSON schemas in exact form.
+
+    Raises:
+        GrammarError: for special tokens, references to other grammars, options that are not
+            honoured, and schemas that llguidance does not enforce.
+    """
+    at = copied = 0
+    pieces: list[str] = []
     while at < len(text):
         found = _SCAN.match(text, at)
         assert found is not None
@@ -59,12 +65,18 @@ def check_lark(text: str) -> None:
                         hint="set it on the generation instead",
                     )
         elif kind == "directive":
-            at = _directive(found.group(), text, at, where)
+            exact, end = _directive(found.group(), text, at, where)
+            if exact is not None:
+                pieces += [text[copied:at], exact]
+                copied = end
+            at = end
+    return "".join((*pieces, text[copied:]))
 
 
-def _directive(name: str, text: str, at: int, where: str) -> int:
+def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, int]:
+    """What to put for the JSON after a directive, if anything, and where that ends."""
     if name in ("%ignore", "%regex"):
-        return at
+        return None, at
     if name not in ("%json", "%llguidance"):
         raise GrammarError(f"the directive {name} is not supported", where=where)
     while at < len(text) and text[at].isspace():
@@ -74,7 +86,7 @@ def _directive(name: str, text: str, at: int, where: str) -> int:
     except (ValueError, RecursionError):
         raise GrammarError(f"{name} must be followed by JSON", where=where) from None
     if name == "%json":
-        audit_schema(text[at:end])
-    elif value != {}:
+        return f" {json.dumps(audit_schema(text[at:end]))}", end
+    if value != {}:
         raise GrammarError("%llguidance options are not supported", where=where)
-    return end
+    return None, end

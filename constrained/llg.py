@@ -18,33 +18,53 @@ __all__ = ["LlgGrammar", "LlgMatcher"]
 
 # A forced run is cut here and goes on once it is accepted: a recursive schema can force for ever.
 MAX_FORCED = 1024
-MAX_BEGINNING = 8192
+MAX_BEGINNING = 32_768
 DEAD_END = "no text in the grammar goes on from here"
+TOO_COMPLEX = "the grammar became too complex"
+SIMPLIFY = "simplify the grammar or bound its repetitions"
 
 
 class LlgGrammar:
     """A compiled grammar. Immutable and shared; every request walks its own `LlgMatcher`."""
 
     def __init__(
-        self, vocabulary: Vocabulary, pool: MaskPool, prototype: llguidance.LLMatcher
+        self,
+        vocabulary: Vocabulary,
+        pool: MaskPool,
+        prototype: llguidance.LLMatcher,
+        *,
+        nbytes: int = 0,
+        forcing: bool = True,
+        dropped: tuple[str, ...] = (),
     ) -> None:
-        """`prototype` stands at the start and is only copied. `error` says why it can't be used."""
+        """`prototype` stands at the start and is only copied. `error` says why it can't be used.
+
+        Args:
+            nbytes: about what the compiled grammar takes.
+            forcing: whether the prototype computes forced runs at all.
+            dropped: pointers to the keywords of a schema that are not enforced.
+        """
+        self.nbytes = nbytes
+        self.dropped = dropped
         self._vocabulary = vocabulary
         self._pool = pool
         self._prototype = prototype
         self._first: Mask | None = None
         probe = self.start()
-        if len(prototype.deep_copy().compute_ff_tokens()) > MAX_BEGINNING:
+        # The mask comes first: it walks what is forced without the interpreter lock.
+        self._first = probe.mask()
+        if forcing and probe.error is None and len(probe.forced_bytes()) > MAX_BEGINNING:
             probe.error = GrammarError(
-                f"every text of the grammar begins with more than {MAX_BEGINNING:,} fixed tokens",
+                f"every text of the grammar begins with more than {MAX_BEGINNING:,} fixed bytes",
                 hint="a recursion without a way out is one cause",
             )
-        self._first = probe.mask()
         self.error = probe.error
 
     def start(self) -> LlgMatcher:
         """A matcher at the beginning of the grammar. Takes tens of microseconds."""
-        return LlgMatcher(self._vocabulary, self._pool, self._prototype.deep_copy(), mask=self._first)
+        return LlgMatcher(
+            self._vocabulary, self._pool, self._prototype.deep_copy(), mask=self._first
+        )
 
 
 class LlgMatcher:
@@ -94,6 +114,9 @@ class LlgMatcher:
                 return False
             if taken != 1:
                 self._check()
+                if self.error is None and self._mask is not None and self._mask.allows(token):
+                    # A limit that was hit while the mask was computed is not always told.
+                    self.error = GrammarError(TOO_COMPLEX, hint=SIMPLIFY)
                 return False
         self._accepted += 1
         self._mask = None
@@ -103,7 +126,7 @@ class LlgMatcher:
         """The tokens that must come next, canonical for the tokenizer, not accepted yet.
 
         A token is left out while some allowed continuation could merge with it. EBNF and Lark
-        grammars force nothing.
+        grammars with a terminal that might be forced for ever force nothing.
         """
         if self.error is not None or self._ended:
             return []
@@ -113,6 +136,14 @@ class LlgMatcher:
             self._fail(error)
             return []
         return tokens[:MAX_FORCED]
+
+    def forced_bytes(self) -> bytes:
+        """The bytes that must come next. Not for a grammar compiled without forcing."""
+        try:
+            return bytes(self._inner.compute_ff_bytes())
+        except BaseException as error:
+            self._fail(error)
+            return b""
 
     @property
     def accepting(self) -> bool:
@@ -178,10 +209,7 @@ class LlgMatcher:
         self.error = (
             GrammarError(DEAD_END)
             if reason.startswith("NoExtension")
-            else GrammarError(
-                f"the grammar became too complex: {reason}",
-                hint="simplify the grammar or bound its repetitions",
-            )
+            else GrammarError(f"{TOO_COMPLEX}: {reason}", hint=SIMPLIFY)
         )
 
     def _fail(self, error: BaseException) -> None:

@@ -50,6 +50,15 @@ class Mask:
         at = int(np.searchsorted(ids, token))
         return (at < ids.size and int(ids[at]) == token) == (self.allow is not None)
 
+    def which(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of some ids of the vocabulary are allowed."""
+        if self.bits is not None:
+            return self.bits[tokens]
+        ids = self.allow if self.allow is not None else self.deny
+        assert ids is not None
+        listed: npt.NDArray[np.bool_] = np.isin(tokens, ids)
+        return listed if self.allow is not None else ~listed
+
     @property
     def nbytes(self) -> int:
         return sum(a.nbytes for a in (self.allow, self.deny, self.bits) if a is not None)

@@ -1,59 +1,12 @@
-"""Regular expressions: the dialect, and what is refused before compilation.
+"""Regular expressions: from their text, in either dialect, to trees, and from trees to Rust's syntax.
 
-The dialect is that of Rust's ``regex`` crate: Unicode classes, ``(?P<name>…)`` and
-``(?<name>…)``, inline flags ``(?i) (?s) (?x)``. The pattern must match the whole text, so ``^`` at
-its start and ``$`` at its end are redundant and allowed; elsewhere they are refused, as are word
-boundaries, look-around, back-references, and possessive or atomic groups. A lazy quantifier matches
-the same whole texts as a greedy one.
+Our dialect (docs/regex.md) is for patterns that describe a whole text; ECMAScript's, with the ``u``
+flag, for those of JSON Schema, which are searched for in a text.
 """
 
 from __future__ import annotations
 
-import re
+from stolon.constrained.regex_parser import parse_ecma_search, parse_regex
+from stolon.constrained.regex_print import to_rust
 
-from stolon.errors import GrammarError
-
-__all__ = ["check_regex"]
-
-_FEATURES: tuple[tuple[str, str], ...] = (
-    (r"\(\?<?[=!]", "look-around"),
-    (r"\(\?P=|\\[1-9]|\\k<", "a back-reference"),
-    (r"\(\?>", "an atomic group"),
-    (r"\(\?#", "a comment group"),
-    (r"\(\?\(", "a conditional"),
-    (r"(?:[*+?]|\{\d+(?:,\d*)?\})\+", "a possessive quantifier"),
-    (r"\\[bB<>]", "a word boundary"),
-    (r"\\[ZG]", "the anchor \\Z or \\G"),
-)
-_SCAN = re.compile(
-    "|".join(f"(?P<f{i}>{pattern})" for i, (pattern, _) in enumerate(_FEATURES))
-    + r"|(?P<escape>\\.)|(?P<open>\[\^?\]?)|.",
-    re.DOTALL,
-)
-
-
-def check_regex(pattern: str) -> None:
-    """Raise GrammarError that names the feature and its offset, for what can't be honoured."""
-    at, depth = 0, 0
-    while at < len(pattern):
-        found = _SCAN.match(pattern, at)
-        assert found is not None
-        kind = found.lastgroup or ""
-        if depth:
-            # Inside a character class only brackets and escapes mean anything here.
-            if pattern[at] == "\\":
-                at += 2
-                continue
-            depth += (pattern[at] == "[") - (pattern[at] == "]")
-            at += 1
-            continue
-        if kind == "open":
-            depth = 1
-        elif kind.startswith("f"):
-            name = _FEATURES[int(kind[1:])][1]
-            raise GrammarError(
-                f"the regex uses {name}, which can't be compiled to an automaton",
-                where=f"offset {at}",
-                hint="the dialect is Rust's regex syntax, without look-around and back-references",
-            )
-        at = found.end()
+__all__ = ["parse_ecma_search", "parse_regex", "to_rust"]

@@ -19,8 +19,11 @@ class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         whitespace: for JSON kinds, ``compact`` (no optional whitespace) or ``pep`` (one space after
             ``,`` and ``:``, as Python's json.dumps writes; the default). Both are bounded, so output
             can't run away in legal blanks.
+        best_effort: for ``json_schema``, leave out keywords that can't be enforced instead of refusing
+            the schema; the compiled grammar lists them as `dropped`.
     """
 
     kind: GrammarKind
     text: str = ""
     whitespace: Literal["compact", "pep"] = "pep"
+    best_effort: bool = False

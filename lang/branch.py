@@ -82,10 +82,7 @@ class Branch:
             case GenExpr():
                 self._add_call(self._generation(expr, where), expr.name)
             case SelectExpr():
-                segment = Select(
-                    choices=expr.choices, name=expr.name, method=expr.method, heal=self._heal()
-                )
-                self._add_call(Call(segment, where=where, path=self.path), expr.name)
+                self._add_call(self._selection(expr, where), expr.name)
             case RoleBegin(role=role):
                 self.chat, prefix = self.chat.begin(role, self.items)
                 self._add_text(prefix, special=True)
@@ -109,14 +106,30 @@ class Branch:
         if name is not None:
             self.variables[name] = call
 
-    def _generation(self, expr: GenExpr, where: str) -> Call:
+    def _seed(self, *what: str) -> int:
         # The sampler is the engine's; importing it here keeps programs that only build expressions
         # light.
         from stolon.srt.sampling.rng import derive_seed
 
-        options = expr.options.over(self.run.options)
         path = "/".join(f"{fork}.{child}" for fork, child in self.path)
-        seed = derive_seed(self.run.seed, path, self._generations)
+        return derive_seed(self.run.seed, path, self._generations, *what)
+
+    def _selection(self, expr: SelectExpr, where: str) -> Call:
+        # Two selections after the same generation draw at different positions.
+        segment = Select(
+            choices=expr.choices,
+            name=expr.name,
+            method=expr.method,
+            heal=self._heal(),
+            temperature=expr.temperature,
+            seed=self._seed("select") if expr.seed is None else expr.seed,
+        )
+        segment.validate()
+        return Call(segment, where=where, path=self.path)
+
+    def _generation(self, expr: GenExpr, where: str) -> Call:
+        options = expr.options.over(self.run.options)
+        seed = self._seed()
         sampling = options.sampling(seed=seed, extra_stop=expr.extra_stop)
         sampling.validate(self.run.client.info.vocab_size)
         self._generations += 1

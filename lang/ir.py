@@ -83,11 +83,13 @@ class GenExpr(Expr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectExpr(Expr):
-    """A selection among fixed strings."""
+    """A selection among fixed strings; drawn where `temperature` is above 0."""
 
     name: str | None
     choices: tuple[str, ...]
     method: SelectMethod
+    temperature: float = 0.0
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

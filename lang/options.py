@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from stolon.errors import InvalidRequest
-from stolon.srt.protocol import MAX_SAMPLES, MAX_TOP_LOGPROBS, LogprobSpec, Sampling
+from stolon.srt.protocol import (
+    MAX_SAMPLES,
+    MAX_TOP_LOGPROBS,
+    JumpForward,
+    LogprobSpec,
+    Sampling,
+    Speculation,
+)
 
 _INTEGERS = ("max_tokens", "min_tokens", "n", "top_k", "seed", "top_logprobs_num")
 _NUMBERS = (
@@ -18,7 +25,8 @@ _NUMBERS = (
     "presence_penalty",
     "repetition_penalty",
 )
-_FLAGS = ("ignore_eos", "return_logprob")
+_WORDS = {"jump_forward": get_args(JumpForward), "speculation": get_args(Speculation)}
+_FLAGS = ("ignore_eos", "return_logprob", "close_at_budget")
 _SAMPLING_FIELDS = (
     "max_tokens",
     "min_tokens",
@@ -33,6 +41,9 @@ _SAMPLING_FIELDS = (
     "stop_token_ids",
     "stop_regex",
     "ignore_eos",
+    "jump_forward",
+    "speculation",
+    "close_at_budget",
 )
 
 
@@ -64,6 +75,9 @@ class SamplingOptions:
     seed: int | None = None
     return_logprob: bool | None = None
     top_logprobs_num: int | None = None
+    jump_forward: JumpForward | None = None
+    speculation: Speculation | None = None
+    close_at_budget: bool | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SamplingOptions:
@@ -79,6 +93,9 @@ class SamplingOptions:
         for name in _FLAGS:
             if name in values and not isinstance(values[name], bool):
                 _wrong_type(name, values[name], "True or False")
+        for name, words in _WORDS.items():
+            if name in values and values[name] not in words:
+                _wrong_type(name, values[name], f"one of {', '.join(words)}")
         for name in ("stop", "stop_regex"):
             if name in values:
                 values[name] = _sequence(name, values[name], str, "a string or a list of strings")

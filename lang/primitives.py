@@ -11,7 +11,14 @@ from stolon.lang.arguments import unexpected, word
 from stolon.lang.ir import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import data_type, schema_type
-from stolon.srt.protocol import MAX_CHOICES, GrammarKind, GrammarSpec, SelectMethod
+from stolon.srt.protocol import (
+    MAX_CHOICES,
+    GrammarKind,
+    GrammarSpec,
+    JumpForward,
+    SelectMethod,
+    Speculation,
+)
 
 token_length_normalized: SelectMethod = "token_length_normalized"
 greedy_token_selection: SelectMethod = "greedy_token_selection"
@@ -39,6 +46,9 @@ def gen(
     seed: int | None = None,
     return_logprob: bool | None = None,
     top_logprobs_num: int | None = None,
+    jump_forward: JumpForward | None = None,
+    speculation: Speculation | None = None,
+    close_at_budget: bool | None = None,
     dtype: type | str | None = None,
     choices: Sequence[str] | None = None,
     choices_method: SelectMethod | None = None,
@@ -58,6 +68,10 @@ def gen(
             state goes on from the first.
         seed: makes this generation independent of the run's seed.
         return_logprob, top_logprobs_num: see `ProgramState.get_meta_info`.
+        jump_forward: ``inject`` (default) appends what a constraint forces, ``verify`` and ``off`` sample
+            it too; see `protocol.Sampling`.
+        speculation: ``off`` never guesses what is repeated; the text is the same either way.
+        close_at_budget: constrained text ends valid within `max_tokens`, if it can be completed in time.
         dtype: ``int``, ``float``, ``bool`` or ``str`` (a quoted string); `ProgramState.value`
         converts. choices, choices_method: same as `select`.
         regex, ebnf, lark: the text is in this language.
@@ -102,6 +116,9 @@ def gen(
             "seed": seed,
             "return_logprob": return_logprob,
             "top_logprobs_num": top_logprobs_num,
+            "jump_forward": jump_forward,
+            "speculation": speculation,
+            "close_at_budget": close_at_budget,
         }
     )
     if choices is not None:
@@ -143,13 +160,15 @@ def select(
     temperature: float = 0.0,
     choices_method: SelectMethod | None = None,
 ) -> Expr:
-    """Append the choice that the model finds most likely, as `choices_method` compares them.
+    """Append the choice that the model finds most likely, or draw one.
 
     Args:
         name: variable that holds the chosen text; `ProgramState.scores` gives the log-probs of all.
-        temperature: only 0; accepted for compatibility.
-        choices_method: ``token_length_normalized`` (mean log-prob per token, the default),
-            ``greedy_token_selection`` or ``unconditional_likelihood_normalized``.
+        temperature: 0 takes the best one. Above 0 one is drawn, in proportion to
+            exp(score / temperature), where the score is what `choices_method` compares.
+        choices_method: ``token_length_normalized`` (mean log-prob per token, the default), ``sum`` (of
+            the whole choice), ``greedy_token_selection`` or ``unconditional_likelihood_normalized``; see
+            `protocol.Select`.
     """
     _check_name(name)
     if choices is None:
@@ -236,12 +255,12 @@ def _choices(
     options: SamplingOptions,
 ) -> SelectExpr:
     for key in options.given():
-        if key == "temperature" and (options.temperature or 0.0) <= 1e-5:
+        if key in ("temperature", "seed"):
             continue
         if key == "n" and options.n == 1:
             continue
         raise InvalidRequest(
-            f"{key} contradicts choices: a selection scores every choice and samples nothing",
+            f"{key} contradicts choices: a selection scores every choice and samples no tokens",
             param=key,
         )
     if isinstance(choices, str) or not isinstance(choices, Iterable):
@@ -261,7 +280,19 @@ def _choices(
             f"choices_method must be one of {', '.join(get_args(SelectMethod))}, not {method!r}",
             param="choices_method",
         )
-    return SelectExpr(name=name, choices=texts, method=method or token_length_normalized)
+    temperature = options.temperature or 0.0
+    if temperature > 0 and method == greedy_token_selection:
+        raise InvalidRequest(
+            "temperature contradicts greedy_token_selection, which draws nothing",
+            param="temperature",
+        )
+    return SelectExpr(
+        name=name,
+        choices=texts,
+        method=method or token_length_normalized,
+        temperature=temperature if temperature > 1e-5 else 0.0,
+        seed=options.seed,
+    )
 
 
 def _grammar(**texts: str | None) -> GrammarSpec | None:

@@ -62,9 +62,9 @@ class Function:
             stream: return at once and let the body run in a thread; see `ProgramState.text_iter`.
             max_new_tokens (or max_tokens, 128), temperature (1.0), n (1), min_tokens, top_p, top_k,
                 min_p, stop, stop_token_ids, stop_regex, frequency_penalty, presence_penalty,
-                repetition_penalty, logit_bias, ignore_eos, return_logprob, top_logprobs_num: used
-                by every generation that does not set its own. A name that the body declares as its
-                own parameter is passed to the body instead.
+                repetition_penalty, logit_bias, ignore_eos, return_logprob, top_logprobs_num, jump_forward,
+                speculation, close_at_budget: used by every generation that does not set its own. A name
+                that the body declares as its own parameter is passed to the body instead.
 
         Raises:
             StolonError: of a generation that failed, with the program line in ``where``, unless the

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stolon.constrained import Grammar, GrammarCompiler
+from stolon.constrained import ClosingTable, Grammar, GrammarCompiler, short_turns
 from stolon.errors import ContextLengthExceeded, InvalidRequest, StolonError
 from stolon.srt.boundary import AllowList, Boundary
 from stolon.srt.protocol import (
@@ -46,7 +46,7 @@ class Known:
 @dataclass(slots=True, frozen=True)
 class GenStep:
     """Generate; `prefix` are healed bytes the first tokens must repeat, `first_mask` enforces them where
-    no grammar does."""
+    no grammar does; with `closing` the text is to end valid within the budget."""
 
     segment: int
     gen: Gen
@@ -55,6 +55,7 @@ class GenStep:
     seed: int
     prefix: bytes = b""
     first_mask: AllowList | None = None
+    closing: ClosingTable | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,6 +65,7 @@ class SelectStep:
     segment: int
     select: Select
     choices: list[list[int]]
+    seed: int
 
 
 Step = Known | GenStep | SelectStep
@@ -105,12 +107,14 @@ class Admission:
         self._compiler = compiler
         self._context_length = context_length
         self._boundary = Boundary(tokenizer)
+        self._closing: ClosingTable | None = None
         self._longest_token = max(len(data) for data in tokenizer.token_bytes)
 
     def prepare(self, request: Request, on_event: Callable[[Event], None], submitted: float) -> Job:
         """Raises a StolonError that names what is wrong with the request."""
         self._check(request)
-        steps = self._steps(request)
+        with short_turns():
+            steps = self._steps(request)
         first = steps[0]
         if not isinstance(first, Known) or not first.ids:
             raise InvalidRequest(
@@ -129,6 +133,10 @@ class Admission:
         return Job(
             request, steps, on_event, submitted, prompt, head=prompt[:SHARED_TOKENS].tobytes()
         )
+
+    def close(self) -> None:
+        """End what runs beside this process for it."""
+        self._compiler.close()
 
     def _check(self, request: Request) -> None:
         if not 1 <= request.n <= MAX_SAMPLES:
@@ -178,6 +186,7 @@ class Admission:
 
     @staticmethod
     def _check_select(select: Select) -> None:
+        select.validate()
         if not 1 <= len(select.choices) <= MAX_CHOICES:
             raise InvalidRequest(
                 f"select takes 1 to {MAX_CHOICES} choices, not {len(select.choices)}",
@@ -216,7 +225,7 @@ class Admission:
                 ids, choices = self._boundary.join_choices(
                     ids, segment.choices, heal=heal, keep=keep
                 )
-                step = SelectStep(index, segment, choices)
+                step = SelectStep(index, segment, choices, _seed(segment.seed))
             if ids or fresh:
                 steps.append(Known(ids))
             steps.append(step)
@@ -244,17 +253,26 @@ class Admission:
         first_mask = None
         if prefix and grammar is None:
             first_mask = self._boundary.starting_with(prefix)
-        seed = gen.sampling.seed
         step = GenStep(
             index,
             gen,
             grammar,
             tuple(StopRegex(pattern) for pattern in gen.sampling.stop_regex),
-            secrets.randbits(63) if seed is None else seed,
+            _seed(gen.sampling.seed),
             prefix,
             first_mask,
+            self._closing_table() if grammar and gen.sampling.close_at_budget else None,
         )
         return ids, step
+
+    def _closing_table(self) -> ClosingTable:
+        if self._closing is None:
+            self._closing = ClosingTable(self._compiler.vocabulary)
+        return self._closing
+
+
+def _seed(given: int | None) -> int:
+    return secrets.randbits(63) if given is None else given
 
 
 def is_quick(request: Request) -> bool:

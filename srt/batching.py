@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stolon.kernels import RaggedBatch
+from stolon.srt.drafting import Draft, Drafter
 from stolon.srt.kv_space import KVSpace
-from stolon.srt.scheduler import Scheduler
+from stolon.srt.scheduler import GROWTH_TOKENS, Scheduler
 from stolon.srt.selecting import GROUP_ROWS, Group, Selection
 from stolon.srt.sequence import Sequence
 from stolon.srt.step_rows import DecodeBatch, StepRows
@@ -23,7 +24,8 @@ class Run:
     """Rows that extend one sequence by the tokens at positions `start` to `stop`.
 
     `first_output` is the first of its output rows; `outputs` their number (0, 1, or all rows of a prompt
-    whose log-probs are wanted).
+    whose log-probs are wanted). The rows of a draft follow, each with an output row; the draws agree with
+    the first `agreed` of them.
     """
 
     seq: Sequence
@@ -31,11 +33,13 @@ class Run:
     stop: int
     first_output: int = 0
     outputs: int = 0
+    draft: Draft | None = None
+    agreed: int = 0
 
     @property
     def last_output(self) -> int:
-        """The output row of the run's last token."""
-        return self.first_output + self.outputs - 1
+        """The output row of the last token that the sequence has."""
+        return self.first_output + self.outputs - 1 + self.agreed
 
 
 @dataclass(slots=True)
@@ -74,7 +78,9 @@ class Batcher:
         *,
         step_tokens: int,
         bos: int | None,
+        drafter: Drafter,
     ) -> None:
+        self._drafter = drafter
         self._scheduler = scheduler
         self._space = space
         self._step_tokens = step_tokens
@@ -85,10 +91,11 @@ class Batcher:
         """Choose this step's rows: those about to generate first, then prompt chunks, oldest first."""
         plan = Plan()
         rows = StepRows()
+        drafts = self._drafter.propose(self._scheduler.running)
         # One pending token each: never starved by long prompts.
-        others = self._add_decode_rows(plan, rows)
+        others = self._add_decode_rows(plan, rows, drafts)
         if others:
-            self._add_others(plan, rows, sorted(others, key=lambda seq: seq.pending > 1))
+            self._add_others(plan, rows, sorted(others, key=lambda seq: seq.pending > 1), drafts)
             plan.batch = rows.batch(self._space.table) if rows.ids else None
         elif rows.ids:
             if len(rows.ids) != self._decode.rows:
@@ -96,7 +103,9 @@ class Batcher:
             plan.batch = self._decode.fill(rows)
         return plan
 
-    def _add_decode_rows(self, plan: Plan, rows: StepRows) -> list[Sequence]:
+    def _add_decode_rows(
+        self, plan: Plan, rows: StepRows, drafts: dict[Sequence, Draft]
+    ) -> list[Sequence]:
         """Add the rows of sequences that sample a token each step; returns the other sequences.
 
         The usual case, taken out because it is all that many steps consist of.
@@ -108,6 +117,7 @@ class Batcher:
             if (
                 seq.generation is None
                 or len(seq.tokens) - start != 1
+                or seq in drafts
                 or seq.job.request.prompt_logprobs is not None
             ):
                 others.append(seq)
@@ -120,7 +130,9 @@ class Batcher:
             rows.add_decode(seq.tokens[start], start, seq.row)
         return others
 
-    def _add_others(self, plan: Plan, rows: StepRows, order: list[Sequence]) -> None:
+    def _add_others(
+        self, plan: Plan, rows: StepRows, order: list[Sequence], drafts: dict[Sequence, Draft]
+    ) -> None:
         planned = {run.seq for run in plan.runs}
         budget = self._step_tokens - len(planned)
         for seq in order:
@@ -135,12 +147,17 @@ class Batcher:
                 wanted = min(wanted, PROMPT_LOGPROB_ROWS)
             if wanted <= 0 and pending:
                 continue
-            if wanted and not self._grow(seq, wanted, planned, plan):
+            draft = drafts.get(seq) if wanted == pending else None
+            if draft is not None:
+                draft = self._make_room(seq, wanted, draft, budget)
+            if wanted and draft is None and not self._grow(seq, wanted, planned, plan):
                 continue
             planned.add(seq)
             budget -= wanted
+            if draft is not None:
+                budget -= len(draft.tokens)
             if wanted:
-                self._add_run(plan, rows, seq, wanted)
+                self._add_run(plan, rows, seq, wanted, draft)
             if wanted == pending and seq.at_select is not None:
                 self._add_trie(plan, rows, seq, planned)
 
@@ -169,15 +186,32 @@ class Batcher:
                 return False
         return True
 
-    def _add_run(self, plan: Plan, rows: StepRows, seq: Sequence, wanted: int) -> None:
+    def _make_room(self, seq: Sequence, wanted: int, draft: Draft, budget: int) -> Draft | None:
+        """Slots for a sequence's tokens and as much of a draft as there is room for, unasked of anybody."""
+        promised = GROWTH_TOKENS * len(self._scheduler.running)
+        room = min(budget, self._space.available - promised) - wanted
+        if room <= 0 or self._wants_prompt_logprobs(seq):
+            return None
+        draft = Draft(draft.tokens[:room], draft.certain)
+        return draft if self._space.extend(seq, wanted + len(draft.tokens)) else None
+
+    def _add_run(
+        self, plan: Plan, rows: StepRows, seq: Sequence, wanted: int, draft: Draft | None = None
+    ) -> None:
         start, stop = seq.computed, seq.computed + wanted
         outputs = 0
         if self._wants_prompt_logprobs(seq):
             outputs = wanted
         elif stop == len(seq.tokens) and (seq.generation is not None or seq.step is not None):
             outputs = 1
-        plan.runs.append(Run(seq, start, stop, rows.num_outputs, outputs))
-        rows.add(seq.tokens[start:stop], start, seq.row, outputs)
+        run = Run(seq, start, stop, rows.num_outputs, outputs)
+        plan.runs.append(run)
+        tokens = seq.tokens[start:stop]
+        if draft is not None:
+            run.draft = draft
+            tokens += draft.tokens
+            outputs += len(draft.tokens)
+        rows.add(tokens, start, seq.row, outputs)
 
     def _place_group(
         self, plan: Plan, planned: set[Sequence], seq: Sequence, selection: Selection, runs: int

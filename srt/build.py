@@ -15,12 +15,14 @@ from stolon.srt.admission import Admission
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats, ModelInfo
 from stolon.srt.compute_thread import ComputeThread
+from stolon.srt.drafting import Drafter
 from stolon.srt.generating import Generator
 from stolon.srt.heap import return_freed_memory
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.loop import EngineLoop
 from stolon.srt.model_runner import ModelRunner, Runner
 from stolon.srt.models.config import ModelConfig
+from stolon.srt.protocol import Speculation
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.tokenizer import Tokenizer
 from stolon.srt.walker import Walker
@@ -94,7 +96,13 @@ def load_runner(
 
 
 def assemble(
-    runner: Runner, tokenizer: Tokenizer, thread: ComputeThread, *, name: str, step_tokens: int
+    runner: Runner,
+    tokenizer: Tokenizer,
+    thread: ComputeThread,
+    *,
+    name: str,
+    step_tokens: int,
+    speculation: Speculation,
 ) -> Parts:
     """Build scheduler, batcher, walker and loop around a runner, and start the loop in the thread."""
     rows, context = runner.slot_table.shape
@@ -107,9 +115,12 @@ def assemble(
     pool = SlotPool(runner.num_slots)
     space = KVSpace(pool, PrefixTree(pool), runner.slot_table, spare_rows=SELECT_ROWS)
     scheduler = Scheduler(space, max_running=rows - SELECT_ROWS)
+    # Elsewhere another shape of the batch may change the last bits of a logit, and so an output.
+    drafter = Drafter(tokenizer.token_bytes, lookup=speculation == "auto" and runner.row_invariant)
     batcher = Batcher(
         scheduler,
         space,
+        drafter=drafter,
         step_tokens=step_tokens,
         bos=tokenizer.bos_id if tokenizer.add_bos else None,
     )
@@ -139,7 +150,7 @@ def assemble(
     )
     return_freed_memory()
     admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
-    loop = EngineLoop(runner, scheduler, batcher, walker, space, stats, thread)
+    loop = EngineLoop(runner, scheduler, batcher, walker, drafter, space, stats, thread)
     return Parts(info, admission, loop)
 
 

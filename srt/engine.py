@@ -15,7 +15,7 @@ from typing import Any, Unpack
 
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
 from stolon.kernels import Ops, ops_by_name
-from stolon.srt.admission import is_quick
+from stolon.srt.admission import Admission, is_quick
 from stolon.srt.build import (
     DEFAULT_RUNNING,
     DEFAULT_STEP_TOKENS,
@@ -31,7 +31,7 @@ from stolon.srt.load_tokenizer import tokenizer_of
 from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
 from stolon.srt.loop import EngineLoop
 from stolon.srt.model_runner import Runner
-from stolon.srt.protocol import Event, Failed, Request
+from stolon.srt.protocol import Event, Failed, Request, Speculation
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 from stolon.srt.weights import WeightSource
 
@@ -59,6 +59,9 @@ class Engine:
         step_tokens: most tokens computed in one step; longer prompts are prefilled in chunks.
         threads: CPU threads for the arithmetic; default one for each usable physical core. If given, torch
             is told the same, which holds for the process.
+        speculation: ``off`` never guesses tokens from what a sequence repeats; ``auto`` does where it pays,
+            for requests that do not say ``off``. The output is the same, so kernels whose rows depend
+            on the shape of the batch (torch) never do.
 
     Raises:
         ModelError: the model can't be found, fetched, read or is not supported.
@@ -76,6 +79,7 @@ class Engine:
         max_running: int | None = None,
         step_tokens: int | None = None,
         threads: int | None = None,
+        speculation: Speculation = "auto",
     ) -> None:
         if not isinstance(model, str | Path):
             raise InvalidRequest(
@@ -92,6 +96,10 @@ class Engine:
                 raise InvalidRequest(
                     f"{name} must be an integer between 1 and {most}, not {value!r}", param=name
                 )
+        if speculation not in ("auto", "off"):
+            raise InvalidRequest(
+                f"speculation must be 'auto' or 'off', not {speculation!r}", param="speculation"
+            )
         thread = ComputeThread()
         try:
             ops = thread.run(partial(choose_ops, dtype, kernels, threads))
@@ -121,6 +129,7 @@ class Engine:
             thread,
             name=path.stem if isinstance(model, Path) or path == Path(model) else model,
             step_tokens=step_tokens or DEFAULT_STEP_TOKENS,
+            speculation=speculation,
         )
 
     @classmethod
@@ -136,6 +145,7 @@ class Engine:
         context_length: int | None = None,
         max_running: int = DEFAULT_RUNNING,
         step_tokens: int = DEFAULT_STEP_TOKENS,
+        speculation: Speculation = "auto",
     ) -> Engine:
         """An engine over weights and a tokenizer that are in hand already; float32 unless `ops` says else."""
         thread = ComputeThread()
@@ -149,7 +159,15 @@ class Engine:
             )
         )
         engine = cls.__new__(cls)
-        engine._assemble(runner, tokenizer, template, thread, name=name, step_tokens=step_tokens)
+        engine._assemble(
+            runner,
+            tokenizer,
+            template,
+            thread,
+            name=name,
+            step_tokens=step_tokens,
+            speculation=speculation,
+        )
         return engine
 
     @classmethod
@@ -161,11 +179,20 @@ class Engine:
         template: ChatTemplate | None = None,
         name: str = "model",
         step_tokens: int = DEFAULT_STEP_TOKENS,
+        speculation: Speculation = "auto",
     ) -> Engine:
         """An engine over anything that turns a ragged batch into logits."""
         engine = cls.__new__(cls)
         thread = ComputeThread()
-        engine._assemble(runner, tokenizer, template, thread, name=name, step_tokens=step_tokens)
+        engine._assemble(
+            runner,
+            tokenizer,
+            template,
+            thread,
+            name=name,
+            step_tokens=step_tokens,
+            speculation=speculation,
+        )
         return engine
 
     def _assemble(
@@ -177,9 +204,17 @@ class Engine:
         *,
         name: str,
         step_tokens: int,
+        speculation: Speculation,
     ) -> None:
         try:
-            parts = assemble(runner, tokenizer, thread, name=name, step_tokens=step_tokens)
+            parts = assemble(
+                runner,
+                tokenizer,
+                thread,
+                name=name,
+                step_tokens=step_tokens,
+                speculation=speculation,
+            )
         except BaseException:
             thread.stop()
             raise
@@ -195,7 +230,7 @@ class Engine:
         self._closed = False
         # Also when the engine is dropped or the interpreter ends: a thread in the middle of a step must not
         # outlive the libraries it computes with.
-        self._shutdown = weakref.finalize(self, _stop, self._workers, self._loop)
+        self._shutdown = weakref.finalize(self, _stop, parts.admission, self._workers, self._loop)
 
     # EngineClient
 
@@ -359,7 +394,8 @@ class Engine:
         return collector
 
 
-def _stop(workers: ThreadPoolExecutor, loop: EngineLoop) -> None:
+def _stop(admission: Admission, workers: ThreadPoolExecutor, loop: EngineLoop) -> None:
+    admission.close()
     workers.shutdown(wait=True)
     loop.close()
 

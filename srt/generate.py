@@ -18,6 +18,7 @@ from stolon.srt.protocol import (
     Finish,
     Gen,
     GenResult,
+    JumpForward,
     LogprobMode,
     LogprobSpec,
     PromptDone,
@@ -27,6 +28,7 @@ from stolon.srt.protocol import (
     Sampling,
     Segment,
     SegmentDone,
+    Speculation,
     Text,
     TokenLogprob,
     Tokens,
@@ -82,6 +84,9 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: bool
     include_stop: bool
     skip_special_tokens: bool
+    jump_forward: JumpForward
+    speculation: Speculation
+    close_at_budget: bool
     regex: str
     json_schema: str | dict[str, Any] | bool
     choices: Sequence[str]

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 
+from stolon.constrained import Closer
 from stolon.errors import GrammarError, InternalError, StolonError
 from stolon.srt.admission import GenStep
 from stolon.srt.boundary import AllowList
@@ -71,7 +72,10 @@ class Generator:
             ),
             seen=seen,
             counts=counts,
+            speculate=sampling.speculation == "auto",
         )
+        if step.closing is not None:
+            generation.closer = Closer(step.closing, inject=generation.inject)
         if sampling.max_tokens == 0:
             return None
         if len(seq.tokens) >= self._context_length:
@@ -118,6 +122,11 @@ class Generator:
         """Accept a sampled token, and what is forced after it. Returns the end, if it is one."""
         if seq.account.first_token is None:
             seq.account.first_token = time.perf_counter()
+        closer, matcher = generation.closer, generation.matcher
+        if closer is not None and matcher is not None and not generation.queued:
+            chosen = closer.choose(matcher, token, generation.limit - len(seq.tokens))
+            if chosen != token:
+                token, logprob = chosen, logprob and TokenLogprob(chosen, None)
         if token in generation.ends:
             finish = self._ends_at(generation, token)
             if finish is not None:
@@ -152,13 +161,16 @@ class Generator:
     def _force(self, seq: Sequence, generation: Generation) -> Finish | None:
         """Append the tokens that the grammar forces now; they are computed with the sampled one.
 
-        When log-probs are asked for, each is sampled alone instead, so that every row has its logits.
+        When log-probs are asked for, they are computed first and accepted after, so that each has the
+        logits of the row before it.
         """
         matcher = generation.matcher
         if matcher is None:
             return None
         if matcher.finished:
             return Finish(kind="stop")
+        if not generation.inject:
+            return None
         forced = matcher.forced()
         if generation.step.gen.logprobs is not None:
             generation.queued = forced
@@ -182,6 +194,8 @@ class Generator:
         matcher = generation.matcher
         if matcher is not None and not matcher.accept(token):
             raise matcher.error or InternalError("the grammar refused a token it had allowed")
+        if generation.closer is not None:
+            generation.closer.took(token)
         seq.tokens.append(token)
         if generation.counts is not None:
             generation.counts[token] = generation.counts.get(token, 0) + 1
@@ -192,4 +206,7 @@ class Generator:
             return finish
         if matcher is not None and matcher.finished:
             return Finish(kind="stop")
-        return Finish(kind="length") if len(seq.tokens) >= generation.limit else None
+        if len(seq.tokens) < generation.limit:
+            return None
+        whole = generation.closer is not None and matcher is not None and matcher.accepting
+        return Finish(kind="stop" if whole else "length")

@@ -139,6 +139,11 @@ class KVSpace:
             self._version += 1
         return self.pool.alloc(n)
 
+    def keep(self, seq: Sequence, length: int) -> None:
+        """What a step wrote from position `length` on, at or beyond `computed`, are not the sequence's
+        tokens, or not yet: those slots are a reserve again."""
+        seq.computed = seq.claimed = length
+
     def rewind(self, seq: Sequence, length: int) -> None:
         """Forget the keys and values from position `length` on. Slots that the tree owns stay with it."""
         if length >= seq.computed:

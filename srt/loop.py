@@ -14,6 +14,7 @@ from stolon.srt.admission import Job
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats
 from stolon.srt.compute_thread import ComputeThread
+from stolon.srt.drafting import Drafter
 from stolon.srt.heap import return_freed_memory
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.model_runner import Runner
@@ -39,6 +40,7 @@ class EngineLoop:
         scheduler: Scheduler,
         batcher: Batcher,
         walker: Walker,
+        drafter: Drafter,
         space: KVSpace,
         stats: EngineStats,
         thread: ComputeThread,
@@ -48,6 +50,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._batcher = batcher
         self._walker = walker
+        self._drafter = drafter
         self._space = space
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
@@ -199,6 +202,7 @@ class EngineLoop:
         planned = time.perf_counter()
         logits = self._runner.forward(plan.batch)
         forward_time = time.perf_counter() - planned
+        self._drafter.observe(len(plan.batch.input_ids), len(plan.batch.output_rows), forward_time)
         sample_time = self._walker.apply(plan, logits)
         if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
             self._forget_finished()

@@ -27,6 +27,8 @@ class Runner(Protocol):
     vocab_size: int
     parameter_count: int
     team: Any
+    row_invariant: bool
+    """Whether the logits of a row are the same bits whatever other rows are computed with it."""
 
     def forward(self, batch: RaggedBatch) -> NDArray[np.float32]:
         """``[S, vocab]``, each row contiguous, for the S output rows of the batch; valid until the next
@@ -71,6 +73,7 @@ class ModelRunner:
         self.vocab_size = config.vocab_size
         self.ops = ops
         self.team = ops.team
+        self.row_invariant = ops.team is not None
         self.max_context = min(max_context, config.context_length)
         counted = _CountingSource(source)
         before = ops.weight_bytes

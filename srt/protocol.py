@@ -27,9 +27,14 @@ MAX_CHOICES = 4096
 MAX_SEGMENTS = 4096
 
 LogprobMode = Literal["raw", "tempered", "processed"]
+JumpForward = Literal["inject", "verify", "off"]
+Speculation = Literal["auto", "off"]
 FinishKind = Literal["stop", "length", "abort"]
 SelectMethod = Literal[
-    "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"
+    "token_length_normalized",
+    "greedy_token_selection",
+    "unconditional_likelihood_normalized",
+    "sum",
 ]
 
 
@@ -55,6 +60,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         include_stop: keep the matched stop string in the text.
         seed: non-negative; samples of one request derive distinct streams from it. None draws one.
         skip_special_tokens: leave special tokens out of the text.
+        jump_forward: what becomes of text that a grammar leaves no choice about. ``inject`` appends its
+            canonical tokens without sampling; ``verify`` drafts them, and every token is drawn from
+            the masked distribution; ``off`` only masks. The output of verify and off is the same.
+        speculation: ``auto`` also drafts what followed the same tokens earlier in the sequence, where
+            that pays. It never changes the output.
+        close_at_budget: text under a grammar ends valid within `max_tokens`, if a completion fits: near
+            the budget, tokens that could not be completed in time are replaced by those of a completion.
     """
 
     max_tokens: int | None = None
@@ -74,6 +86,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     include_stop: bool = False
     seed: int | None = None
     skip_special_tokens: bool = True
+    jump_forward: JumpForward = "inject"
+    speculation: Speculation = "auto"
+    close_at_budget: bool = False
 
     def validate(self, vocab_size: int) -> None:
         """Raise InvalidRequest that names the first field of a wrong type or out of range."""
@@ -198,12 +213,41 @@ class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen"):
 
 
 class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select"):
-    """Score every choice after the text so far and append the best one."""
+    """Score every choice after the text so far, and append the best one or one that is drawn.
+
+    Attributes:
+        method: what is compared. ``token_length_normalized``: the mean log-prob of a choice's tokens.
+            ``sum``: the log-prob of the whole choice. ``unconditional_likelihood_normalized``: the mean
+            by which the text before raises the log-prob of a token. ``greedy_token_selection``: the
+            walk along the likeliest token at each fork of the choices.
+        temperature: 0 takes the best; else a choice is drawn with a probability in proportion to
+            exp(score / temperature). With ``sum`` and 1 that is the model's own distribution, given that
+            the text is one of the choices. Not for the greedy walk, which has no scores.
+        seed: of the draw; as in `Sampling`.
+    """
 
     choices: tuple[str, ...]
     name: str | None = None
     method: SelectMethod = "token_length_normalized"
     heal: bool = False
+    temperature: float = 0.0
+    seed: int | None = None
+
+    def validate(self) -> None:
+        """Raise InvalidRequest that names the first field out of range."""
+        if not 0.0 <= self.temperature <= 100.0:
+            raise InvalidRequest(
+                f"temperature must be between 0 and 100, not {self.temperature}",
+                param="temperature",
+            )
+        if self.temperature and self.method == "greedy_token_selection":
+            raise InvalidRequest(
+                "greedy_token_selection draws nothing, so it takes no temperature",
+                param="temperature",
+                hint="draw with the method sum",
+            )
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise InvalidRequest("seed must be between 0 and 2**63 - 1", param="seed")
 
 
 Segment = Text | Tokens | Gen | Select
@@ -251,7 +295,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     For a segment: prompt_tokens = tokens before it; of the tokens newly appended since the segment before,
     `cached_tokens` were found in the prefix tree and `computed_tokens` were prefilled; `forced_tokens` and
-    `sampled_tokens` add up to the generation's own tokens. Times in seconds.
+    `sampled_tokens` add up to the generation's own tokens. Of the tokens that were drafted (guessed, or
+    forced and to be verified), those that the draws agreed with are `accepted_tokens`: each saved a step.
+    Times in seconds.
     """
 
     prompt_tokens: int = 0
@@ -263,6 +309,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prefill_time: float = 0.0
     decode_time: float = 0.0
     retractions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def completion_tokens(self) -> int:

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from stolon.srt.protocol import ChoiceScore, SelectMethod
 from stolon.srt.sampling import Floats, log_totals
+from stolon.srt.sampling.filters import draw
 
 GROUP_ROWS = 128
 """Rows of trie scored in one step; bounds the memory for logits."""
@@ -182,8 +185,20 @@ class Selection:
     def _root_score(self, token: int) -> float:
         return 0.0 if self.root is None else float(self.root[token]) - self._root_total
 
-    def result(self, texts: tuple[str, ...]) -> tuple[int, list[ChoiceScore]]:
-        """Index of the winner (the first among equals) and the scores in the order of the choices."""
+    def result(
+        self,
+        texts: tuple[str, ...],
+        *,
+        temperature: float = 0.0,
+        key: tuple[int, int] = (0, 0),
+    ) -> tuple[int, list[ChoiceScore]]:
+        """Index of the winner and the scores in the order of the choices.
+
+        Args:
+            texts: of the choices.
+            temperature: 0 takes the best, the first among equals; else the winner is drawn.
+            key: of the draw, from `sampling.draw_key`.
+        """
         count = len(self._choices)
         tokens = [self._token_logprobs[i] for i in range(count)]
         means = [sum(row) / len(row) for row in tokens]
@@ -193,10 +208,13 @@ class Selection:
                 for i, row in enumerate(tokens)
             ]
         else:
-            normalized = means
+            normalized = list(map(sum, tokens)) if self._method == "sum" else means
         winner = max(range(count), key=lambda i: (normalized[i], -i))
         if self._method == "greedy_token_selection":
             winner = _greedy(tokens, means)
+        elif temperature > 0:
+            scores_now = np.array(normalized)
+            winner = draw(np.exp((scores_now - scores_now.max()) / temperature), None, key)
         scores = [
             ChoiceScore(
                 text=texts[i],

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from stolon.constrained import Matcher
+from stolon.constrained import Closer, Matcher
 from stolon.radix import Node
 from stolon.srt.admission import GenStep, Job, Known, SelectStep, Step
 from stolon.srt.output import GenOutput
 from stolon.srt.protocol import TokenLogprob, Usage
 from stolon.srt.sampling import SamplerRow
 from stolon.srt.selecting import Selection
+from stolon.srt.speculation import NgramIndex, Rates
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Account:
     computed: int = 0
     queue_time: float = 0.0
     first_token: float | None = None
+    drafted: int = 0
+    accepted: int = 0
 
     def usage(self, *, forced: int, sampled: int, retractions: int) -> Usage:
         now = time.perf_counter()
@@ -41,7 +44,19 @@ class Account:
             prefill_time=max(0.0, first - self.started - self.queue_time),
             decode_time=max(0.0, now - first),
             retractions=retractions,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
         )
+
+
+@dataclass(slots=True)
+class Guess:
+    """What was thought to come next, from position `start` on, and the length of the match each token
+    was guessed from (0 where it was no guess)."""
+
+    start: int
+    tokens: list[int]
+    lengths: list[int]
 
 
 @dataclass(slots=True)
@@ -57,7 +72,12 @@ class Generation:
         seen: tokens of prompt and output, for the repetition penalty; None when that is off.
         counts: of the output's tokens, for the other penalties; None when those are off.
         forced: how many of its tokens were forced.
-        queued: forced tokens that are taken one step at a time, because their log-probs were asked for.
+        queued: forced tokens that are not accepted yet: their log-probs were asked for, so each needs the
+            logits of the row before it.
+        speculate: whether guesses may be drafted.
+        closer: ends the text within the budget, where that was asked for.
+        guess: the last one.
+        rates: how often its guesses were right.
     """
 
     step: GenStep
@@ -72,6 +92,20 @@ class Generation:
     counts: dict[int, int] | None
     forced: int = 0
     queued: list[int] = field(default_factory=list)
+    speculate: bool = False
+    closer: Closer | None = None
+    guess: Guess | None = None
+    rates: Rates | None = None
+
+    @property
+    def inject(self) -> bool:
+        """What the grammar forces is appended as it is."""
+        return self.step.gen.sampling.jump_forward == "inject"
+
+    @property
+    def verify(self) -> bool:
+        """What the grammar forces is drafted, then drawn like any other token."""
+        return self.matcher is not None and self.step.gen.sampling.jump_forward == "verify"
 
 
 @dataclass(eq=False, slots=True)
@@ -90,6 +124,7 @@ class Sequence:
         literals: length up to the end of the last literals appended; what usage counts as prompt.
         known: the same with the tokens that a grammar forces right after them. These are prefilled in
             chunks, and their KV is given to the tree.
+        index: of its tokens, once something was guessed from them.
     """
 
     job: Job
@@ -116,6 +151,7 @@ class Sequence:
     generation: Generation | None = None
     selection: Selection | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    index: NgramIndex | None = None
 
     @property
     def pending(self) -> int:

@@ -10,6 +10,7 @@ from stolon.errors import ContextLengthExceeded, InternalError, StolonError
 from stolon.srt.admission import CONTEXT_HINT, Job
 from stolon.srt.batching import Plan, Run
 from stolon.srt.client import EngineStats
+from stolon.srt.drafting import Draft
 from stolon.srt.generating import Generator
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.prompt_scoring import score_prompt
@@ -22,9 +23,8 @@ from stolon.srt.protocol import (
     SampleDone,
     SegmentDone,
     SelectResult,
-    TokenLogprob,
 )
-from stolon.srt.sampling import Floats, SamplerRow, sample
+from stolon.srt.sampling import Floats, Sampled, SamplerRow, draw_key, sample
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.sequence import Account, Generation, Sequence
 
@@ -104,7 +104,11 @@ class Walker:
         if self._columns is not None:
             logits = logits[:, : self._columns]
         for run in plan.runs:
-            run.seq.computed = run.stop
+            self._space.keep(run.seq, run.stop)
+            if run.draft is not None:
+                drafted = len(run.draft.tokens) - min(run.draft.certain, len(run.draft.tokens))
+                run.seq.account.drafted += drafted
+                self._stats.drafted_tokens += drafted
             if run.start < run.seq.known:
                 self._computed(run)
         for trie in plan.tries:
@@ -156,9 +160,9 @@ class Walker:
                 self._guard(seq, lambda seq=seq: self._finish_select(seq))  # type: ignore[misc]
 
     def _sample(self, plan: Plan, logits: Floats) -> float:
-        chosen: list[tuple[Sequence, Generation]] = []
-        outputs: list[int] = []
-        rows: list[SamplerRow] = []
+        """Draw the next token of every generation, and, while the draws agree with a draft, the one
+        after it: a draft is drawn token by token, in rounds, as steps of their own would."""
+        turns: list[tuple[Run, Generation]] = []
         for run in plan.runs:
             seq = run.seq
             generation = seq.generation
@@ -168,38 +172,66 @@ class Walker:
                 # It was to generate nothing, but wanted its prompt computed.
                 self._end_generation(seq, generation, Finish(kind="length"))
                 continue
-            row = self._generator.sampler_row(seq, generation)
-            if isinstance(row, StolonError):
-                self._fail_at(seq, row)
-                continue
-            chosen.append((seq, generation))
-            rows.append(row)
-            outputs.append(run.last_output)
-        if not chosen:
-            return 0.0
-        begun = time.perf_counter()
-        drawn = sample(logits, rows, team=self._team, places=outputs)
-        sample_time = time.perf_counter() - begun
-        for (seq, generation), token in zip(chosen, drawn, strict=True):
-            if seq.job.over:
-                continue
-            if isinstance(token, StolonError):
-                self._fail_at(seq, token)
-                continue
-            try:
-                self._take(seq, generation, token.token, token.logprob)
-            except StolonError as error:
-                self._fail_at(seq, error)
+            turns.append((run, generation))
+        sample_time = 0.0
+        while turns:
+            chosen: list[tuple[Run, Generation]] = []
+            outputs: list[int] = []
+            rows: list[SamplerRow] = []
+            for run, generation in turns:
+                row = self._generator.sampler_row(run.seq, generation)
+                if isinstance(row, StolonError):
+                    self._fail_at(run.seq, row)
+                    continue
+                chosen.append((run, generation))
+                rows.append(row)
+                outputs.append(run.last_output)
+            if not chosen:
+                break
+            begun = time.perf_counter()
+            drawn = sample(logits, rows, team=self._team, places=outputs)
+            sample_time += time.perf_counter() - begun
+            turns = [
+                (run, generation)
+                for (run, generation), token in zip(chosen, drawn, strict=True)
+                if self._advance(run, generation, token)
+            ]
         return sample_time
 
-    def _take(
-        self, seq: Sequence, generation: Generation, token: int, logprob: TokenLogprob | None
-    ) -> None:
-        finish = self._generator.take(seq, generation, token, logprob)
-        if finish is not None:
-            self._end_generation(seq, generation, finish)
-        elif seq.job.request.stream:
-            self._stream(seq, generation)
+    def _advance(self, run: Run, generation: Generation, token: Sampled | StolonError) -> bool:
+        """Take what was drawn for a run. Returns whether the run has logits for the token after it too."""
+        seq = run.seq
+        if seq.job.over:
+            return False
+        if isinstance(token, StolonError):
+            self._fail_at(seq, token)
+            return False
+        try:
+            finish = self._generator.take(seq, generation, token.token, token.logprob)
+            if run.draft is not None:
+                self._agree(run, run.draft)
+            if finish is not None:
+                self._end_generation(seq, generation, finish)
+                return False
+            if seq.job.request.stream:
+                self._stream(seq, generation)
+        except StolonError as error:
+            self._fail_at(seq, error)
+            return False
+        return run.draft is not None and run.stop + run.agreed == len(seq.tokens)
+
+    def _agree(self, run: Run, draft: Draft) -> None:
+        """Keep the keys and values of a draft as far as the sequence went the same way."""
+        seq, tokens, before = run.seq, draft.tokens, run.agreed
+        after = seq.tokens[run.stop + before :]
+        for token, expected in zip(after, tokens[before:], strict=False):
+            if token != expected:
+                break
+            run.agreed += 1
+        self._space.keep(seq, run.stop + run.agreed)
+        accepted = max(0, run.agreed - max(before, draft.certain))
+        seq.account.accepted += accepted
+        self._stats.accepted_tokens += accepted
 
     # Segments
 
@@ -282,7 +314,11 @@ class Walker:
         step = seq.at_select
         if step is None or seq.selection is None:
             raise InternalError("a selection ended outside a select")
-        index, scores = seq.selection.result(step.select.choices)
+        index, scores = seq.selection.result(
+            step.select.choices,
+            temperature=step.select.temperature,
+            key=draw_key(step.seed, seq.sample, len(seq.tokens)),
+        )
         tokens = step.choices[index]
         seq.account.first_token = time.perf_counter()
         seq.tokens.extend(tokens)

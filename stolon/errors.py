@@ -5,7 +5,8 @@
     StolonError
     ├── InvalidRequest              the caller's request can't be served as it is written
     │   ├── ContextLengthExceeded   the prompt alone is longer than the model's context
-    │   ├── GrammarError            a regex, schema or grammar is refused; `pointer` says where
+    │   ├── GrammarError            a regex, schema or grammar is refused; `where` says where
+    │   │   └── UnsatisfiableGrammar    it is understood, and no text at all satisfies it
     │   ├── TemplateError           a chat template can't be parsed or raises
     │   └── UnknownVariable         a program has no such variable; also a KeyError
     ├── ModelError                  a model can't be had or used
@@ -44,6 +45,7 @@ __all__ = [
     "StolonError",
     "TemplateError",
     "UnknownVariable",
+    "UnsatisfiableGrammar",
     "UnsupportedModel",
     "error_from_code",
 ]
@@ -114,6 +116,12 @@ class GrammarError(InvalidRequest):
     """A regex, schema or grammar is refused. `where` is a JSON pointer or an offset into the pattern."""
 
     code = "invalid_grammar"
+
+
+class UnsatisfiableGrammar(GrammarError):
+    """A regex, schema or grammar that is understood, and that no text at all satisfies."""
+
+    code = "unsatisfiable_grammar"
 
 
 class TemplateError(InvalidRequest):

@@ -52,6 +52,8 @@ class _EngineCollector(Collector):
                 "Generated tokens that a grammar left no choice for",
                 stats.forced_tokens,
             ),
+            ("drafted_tokens", "Tokens drafted for verification", stats.drafted_tokens),
+            ("accepted_tokens", "Drafted tokens that were accepted", stats.accepted_tokens),
             (
                 "prefix_cache_queries",
                 "Prompt tokens looked up in the prefix cache",

@@ -8,7 +8,7 @@ import msgspec
 
 from stolon.constrained import GrammarSpec
 from stolon.errors import InvalidRequest
-from stolon.srt.protocol import MAX_SAMPLES, Sampling
+from stolon.srt.protocol import MAX_SAMPLES, JumpForward, Sampling, Speculation
 from stolon.srt.server.constraints import only, schema_spec
 from stolon.srt.server.openai_schemas import bias_of, seed_of, strings
 
@@ -40,6 +40,9 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ebnf: str | None = None
     logit_bias: dict[str, float] | None = None
     sampling_seed: int | None = None
+    jump_forward: JumpForward | None = None
+    speculation: Speculation | None = None
+    close_at_budget: bool | None = None
 
     def samples(self) -> int:
         n = 1 if self.n is None else self.n
@@ -63,6 +66,9 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "ignore_eos": self.ignore_eos,
             "include_stop": self.no_stop_trim,
             "skip_special_tokens": self.skip_special_tokens,
+            "jump_forward": self.jump_forward,
+            "speculation": self.speculation,
+            "close_at_budget": self.close_at_budget,
         }
         arguments: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         sampling = Sampling(

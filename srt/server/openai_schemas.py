@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stolon.errors import InvalidRequest
-from stolon.srt.protocol import MAX_SAMPLES, Sampling
+from stolon.srt.protocol import MAX_SAMPLES, JumpForward, Sampling, Speculation
 from stolon.srt.server.constraints import ConstraintFields
 
 MAX_SALT_CHARS = 256
@@ -46,6 +46,9 @@ class OpenAIBody(ConstraintFields, kw_only=True):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    jump_forward: JumpForward | None = None
+    speculation: Speculation | None = None
+    close_at_budget: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
@@ -110,6 +113,9 @@ class OpenAIBody(ConstraintFields, kw_only=True):
             include_stop=bool(self.include_stop_str_in_output),
             seed=seed_of(self.seed),
             skip_special_tokens=self.skip_special_tokens is not False,
+            jump_forward=self.jump_forward or "inject",
+            speculation=self.speculation or "auto",
+            close_at_budget=bool(self.close_at_budget),
         )
         sampling.validate(vocab_size)
         return sampling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -159,6 +160,27 @@ class BytePairTokenizer(PieceTokenizer):
             settings=settings,
         )
         self._library = library
+        self._added = added
+
+    def to_json(self) -> str:
+        """This tokenizer as the text of a ``tokenizer.json``, for programs that read such files."""
+        data = json.loads(self._library.to_str())
+        data["model"]["vocab"] |= {token.text: token.id for token in self._added}
+        data["added_tokens"] = [
+            {
+                "id": token.id,
+                "content": token.text,
+                "special": token.special,
+                "single_word": token.single_word,
+                "lstrip": token.lstrip,
+                "rstrip": token.rstrip,
+                "normalized": False,
+            }
+            for token in sorted(self._added, key=lambda token: token.id)
+        ]
+        bytes_to_text = {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+        data["decoder"] = {"type": "ByteLevel", **bytes_to_text}
+        return json.dumps(data, ensure_ascii=False)
 
     def _encode_ordinary(self, text: str, *, at_start: bool) -> list[int]:
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids

@@ -2,5 +2,17 @@
 
 from stolon.benchmarks.measure import Plan, measure
 from stolon.benchmarks.report import TARGETS, Target, judge, table
+from stolon.benchmarks.structured import measure_structured
+from stolon.benchmarks.structured_report import judge_structured, structured_table
 
-__all__ = ["TARGETS", "Plan", "Target", "judge", "measure", "table"]
+__all__ = [
+    "TARGETS",
+    "Plan",
+    "Target",
+    "judge",
+    "judge_structured",
+    "measure",
+    "measure_structured",
+    "structured_table",
+    "table",
+]

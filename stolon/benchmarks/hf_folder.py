@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stolon.errors import UnsupportedModel
+from stolon.errors import ModelFileError, UnsupportedModel
 from stolon.srt.models.config import ModelConfig
 
 _CLASSES = {
@@ -21,7 +21,8 @@ _CLASSES = {
 
 
 def write_hf_folder(model: Path, folder: Path) -> None:
-    """Write config.json and model.safetensors of a GGUF file into an existing folder.
+    """Write config.json, model.safetensors and, of a byte-level vocabulary, tokenizer.json of a GGUF file
+    into an existing folder.
 
     Raises ModelError if the file can't be read, UnsupportedModel for an architecture whose folder
     is not written here.
@@ -29,20 +30,30 @@ def write_hf_folder(model: Path, folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
+    from stolon.srt.load_tokenizer import tokenizer_of
     from stolon.srt.loaders import open_model
+    from stolon.srt.tokenizer.bpe import BytePairTokenizer
 
     source = open_model(model)
     try:
-        config = hf_config(source.config)
+        try:
+            tokenizer, _ = tokenizer_of(source)
+        except ModelFileError:
+            tokenizer = None  # engines that are given token ids get on without one
+        config = hf_config(source.config, eos_id=min(tokenizer.eos_ids) if tokenizer else 0)
         tensors = {name: source.tensor(name, torch.bfloat16) for name in sorted(source.names)}
     finally:
         source.close()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(config, indent=2) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")
+    if isinstance(tokenizer, BytePairTokenizer):
+        (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def hf_config(config: ModelConfig) -> dict[str, Any]:
+def hf_config(config: ModelConfig, *, eos_id: int = 0) -> dict[str, Any]:
     """The config.json that describes a model to transformers and to engines built on it."""
     if config.architecture not in _CLASSES or config.local_layers:
         raise UnsupportedModel(f"no Hugging Face folder is written for {config.architecture}")
@@ -63,9 +74,8 @@ def hf_config(config: ModelConfig) -> dict[str, Any]:
         "rope_theta": config.rope_theta,
         "tie_word_embeddings": config.tie_embeddings,
         "hidden_act": "silu",
-        # Ends of text are ignored in every measurement; the ids only have to exist.
-        "bos_token_id": 0,
-        "eos_token_id": 0,
+        "bos_token_id": 0,  # nothing reads it, but it has to exist
+        "eos_token_id": eos_id,
     }
     scaling = config.rope_scaling
     if scaling is not None:

@@ -8,7 +8,9 @@ tokens, and the fastest is kept.
 
 from __future__ import annotations
 
+import importlib.util
 import time
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -137,6 +139,21 @@ class Worker:
         best = min(tried, key=lambda variant: float(tried[variant]["seconds"]))
         return {**tried[best], "settings": {**_named(best), "tried": len(tried)}}
 
+    def extract(self, prompts: list[list[int]], schema: str, max_tokens: int) -> dict[str, Any]:
+        """See llama_cpp_extract.py; with and without flash attention, the faster counts."""
+        beside = _beside("llama_cpp_extract")
+        count, length = beside.SLOTS + 1, max(map(len, prompts)) + max_tokens
+        tried: dict[tuple[int, bool], dict[str, Any]] = {}
+        for variant in ((1, True), (0, True)):
+            cells = length + count * (max_tokens + 128)
+            context = Context(
+                self.model, count, -(-cells // (256 * count)) * 256, self.threads, variant
+            )
+            tried[variant] = beside.extract(self.model, context, prompts, schema, max_tokens)
+            context.free()
+        best = min(tried, key=lambda variant: float(tried[variant]["seconds"]))
+        return {**tried[best], "settings": _named(best)}
+
     def logits(self, ids: list[int], out: str, chunk: int) -> dict[str, Any]:
         """Write the logits after every token, float32 ``[tokens, vocab]``, as a .npy file.
 
@@ -238,3 +255,14 @@ class Worker:
 
 def _named(variant: tuple[int, bool]) -> dict[str, Any]:
     return {"flash_attn": bool(variant[0]), "kv_unified": variant[1]}
+
+
+def _beside(name: str) -> Any:
+    """A module of this folder, which is not on the path of modules."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -16,6 +16,7 @@ from stolon.srt.client import EngineStats
 from stolon.srt.engine import Engine
 from stolon.srt.generate import Output
 from stolon.srt.model_runner import ModelRunner
+from stolon.srt.protocol import Speculation
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -96,6 +97,64 @@ class Worker:
         same = [state["out"] for state in states] == [out.text for out in _flat(plain)]
         return {"seconds": seconds, "engine_seconds": engine_seconds, "same_text": same}
 
+    def extract(self, prompts: list[list[int]], schema: str, max_tokens: int) -> dict[str, Any]:
+        """Seconds for a JSON text under the schema after each prompt, from an empty cache."""
+        self.loaded.flush_cache()
+        start = time.perf_counter()
+        outputs = _flat(
+            self.loaded.generate(
+                input_ids=prompts, json_schema=schema, max_tokens=max_tokens, temperature=0
+            )
+        )
+        return {
+            "seconds": time.perf_counter() - start,
+            "texts": [out.text for out in outputs],
+            "tokens": sum(len(out.token_ids) for out in outputs),
+            "forced": sum(out.usage.forced_tokens for out in outputs),
+        }
+
+    def constrained(
+        self, prompts: list[list[int]], schema: str, max_tokens: int, repeats: int
+    ) -> dict[str, Any]:
+        """Tokens per second of texts under the schema, in each mode of forcing, and of as many tokens
+        of free text; all prompt tokens but the last computed, no drafts from the prompt."""
+        common: dict[str, Any] = {"input_ids": prompts, "temperature": 0, "speculation": "off"}
+        texts = _flat(self.loaded.generate(json_schema=schema, max_tokens=max_tokens, **common))
+        length = round(sum(len(out.token_ids) for out in texts) / len(texts))
+        asked: dict[str, dict[str, Any]] = {
+            mode: {"json_schema": schema, "max_tokens": max_tokens, "jump_forward": mode}
+            for mode in ("inject", "verify", "off")
+        }
+        asked["free"] = {"max_tokens": length, "ignore_eos": True}
+        best = dict.fromkeys(asked, 0.0)
+        for _ in range(2 * repeats):
+            for mode, options in asked.items():
+                start = time.perf_counter()
+                outputs = _flat(self.loaded.generate(**common, **options))
+                seconds = time.perf_counter() - start
+                tokens = sum(len(out.token_ids) for out in outputs)
+                best[mode] = max(best[mode], tokens / seconds)
+        return best
+
+    def drafts(self, prompts: list[list[int]], new_tokens: int, repeats: int) -> dict[str, Any]:
+        """Tokens per second of one sequence at a time, with and without drafts from its own text."""
+        rates: dict[Speculation, float] = {"off": 0.0, "auto": 0.0}
+        for _ in range(repeats + 1):  # the first time computes the prompts
+            for mode in rates:
+                start = time.perf_counter()
+                for ids in prompts:
+                    self.loaded.generate(
+                        input_ids=ids,
+                        max_tokens=new_tokens,
+                        temperature=0,
+                        ignore_eos=True,
+                        speculation=mode,
+                    )
+                rates[mode] = max(
+                    rates[mode], len(prompts) * new_tokens / (time.perf_counter() - start)
+                )
+        return rates
+
     def cached(self, ids: list[int]) -> dict[str, Any]:
         """Tokens that are computed for a prompt whose tokens but the last are in the cache."""
         self.loaded.flush_cache()
@@ -151,7 +210,11 @@ class Worker:
 
     def _generate(self, prompts: list[list[int]], tokens: int) -> list[Output]:
         outputs = self.loaded.generate(
-            input_ids=prompts, max_tokens=tokens, temperature=0, ignore_eos=True
+            input_ids=prompts,
+            max_tokens=tokens,
+            temperature=0,
+            ignore_eos=True,
+            speculation="off",  # a step a token: it is the steps that are compared
         )
         return _flat(outputs)
 

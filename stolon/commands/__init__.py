@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Protocol
 
-from stolon.commands import bench, chat, demo, models, pull, run, serve
+from stolon.commands import bench, chat, check, demo, models, pull, run, serve
 
 
 class Command(Protocol):
@@ -25,6 +25,6 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: tuple[Command, ...] = (demo, run, chat, serve, pull, models, bench)
+COMMANDS: tuple[Command, ...] = (demo, run, chat, serve, pull, models, bench, check)
 
 __all__ = ["COMMANDS", "Command"]

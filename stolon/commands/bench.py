@@ -13,7 +13,14 @@ HELP = "measure speed, memory and quality on this machine, beside other engines 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=("engine",), default="engine")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("engine", "structured"),
+        default="engine",
+        help="engine: speed, memory, quality (default); structured: extraction under a JSON schema, what "
+        "constraints cost, drafts from the prompt",
+    )
     parser.add_argument(
         "--model",
         action="append",
@@ -49,7 +56,15 @@ def run(args: argparse.Namespace) -> int:
     import json
     from pathlib import Path
 
-    from stolon.benchmarks import Plan, judge, measure, table
+    from stolon.benchmarks import (
+        Plan,
+        judge,
+        judge_structured,
+        measure,
+        measure_structured,
+        structured_table,
+        table,
+    )
     from stolon.benchmarks.machine import usable_cores
     from stolon.benchmarks.peers import check_peers
     from stolon.benchmarks.plot import check_plot, plot
@@ -60,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
         # Before minutes of measuring, not after them.
         if out is not None and not Path(out).parent.is_dir():
             raise InvalidRequest(f"{option}: {Path(out).parent} is not a folder")
+    engine = args.what == "engine"
     if args.plot:
+        if not engine:
+            raise InvalidRequest("--plot draws the engine benchmark only")
         check_plot()
     peers = tuple(dict.fromkeys(name for text in args.peers for name in text.split(",") if name))
     check_peers(peers)
@@ -72,16 +90,18 @@ def run(args: argparse.Namespace) -> int:
         plan = make(
             model=model, peers=peers, pythons=pythons, threads=args.threads or usable_cores()
         )
-        results = measure(plan, say=_say)
+        results = (measure if engine else measure_structured)(plan, say=_say)
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
-        print(("\n\n" if done else "") + table(results), flush=True)
+        text = table(results) if engine else structured_table(results)
+        print(("\n\n" if done else "") + text, flush=True)
         done.append(results)
         if args.json:
             # After each model, so that an interruption loses one.
             text = json.dumps({"machine": results["machine"], "models": done}, indent=2)
             Path(args.json).write_text(text + "\n", encoding="utf-8")
-    verdicts = [verdict for results in done for verdict in judge(results)]
+    judged = judge if engine else judge_structured
+    verdicts = [verdict for results in done for verdict in judged(results)]
     unmeasured = dict.fromkeys(v.target.name for v in verdicts if v.found is None)
     if unmeasured and not peers:
         # Every other target is measured in every run.

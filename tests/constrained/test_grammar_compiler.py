@@ -1,4 +1,4 @@
-"""Cache, single flight, limits, and inputs made to be expensive."""
+"""Cache, single flight, limits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from support.grammar_walk import make_vocabulary, spec
 
 from stolon.constrained import CompileLimits, GrammarCompiler, GrammarSpec, Vocabulary
+from stolon.constrained.compile_cache import CompileCache
 from stolon.errors import GrammarError, InvalidRequest
 
 
@@ -71,79 +72,37 @@ def test_least_recently_used_goes_first(counted: tuple[GrammarCompiler, list[str
     assert calls == ["a", "b", "c", "d", "b"]
 
 
-def nest(depth: int) -> dict[str, Any]:
-    if not depth:
-        return {"type": "integer"}
-    inner = nest(depth - 1)
-    return {"anyOf": [{"properties": {"a": inner}}, {"properties": {"b": inner}}]}
+class Sized:
+    """A grammar as the cache sees it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
 
 
-def all_of_any(n: int) -> dict[str, Any]:
-    """n choices of two, all to hold: 2^n combinations."""
-    return {"allOf": [{"anyOf": [{"minimum": i}, {"multipleOf": i + 2}]} for i in range(n)]}
+def test_memory_bounds_the_cache() -> None:
+    cache = CompileCache(entries=100, max_bytes=1_000)
+    grammars = {name: Sized(300) for name in "abc"}
+    made: list[str] = []
 
+    def get(name: str) -> Any:
+        def make() -> Any:
+            made.append(name)
+            return grammars[name]
 
-HOSTILE = {
-    "counted twice": ("regex", "(a{1,200}){1,200}"),
-    "exponential automaton": ("regex", "[ab]*a[ab]{18}"),
-    "unicode class": ("regex", r"\w{1,500}"),
-    "long run": ("regex", "(a{100000}){10000}"),
-    "stars": ("regex", "((a*)*)*b"),
-    "nested groups": ("regex", "(" * 5000 + "a" + ")" * 5000),
-    "classes": ("regex", r"(\p{L}|\p{N}|\w|.){1,3000}x"),
-    "max items": ("json_schema", {"type": "array", "items": {}, "maxItems": 100_000}),
-    "min items": ("json_schema", {"type": "array", "items": {}, "minItems": 100_000}),
-    "min length": ("json_schema", {"type": "string", "minLength": 99_999}),
-    "anyOf nest": ("json_schema", nest(10)),
-    "allOf of anyOf": ("json_schema", all_of_any(20)),
-    "many values": ("json_schema", {"enum": list(range(100_000))}),
-    "values": ("json_schema", {"enum": [f"value {i * 7919}" for i in range(4096)]}),
-    "self": ("json_schema", {"$ref": "#"}),
-    "loop": (
-        "json_schema",
-        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-    ),
-    "allOf self": ("json_schema", {"allOf": [{"$ref": "#"}, {"type": "object"}]}),
-    "anyOf self": ("json_schema", {"anyOf": [{"$ref": "#"}, {"type": "object"}]}),
-    "many properties": (
-        "json_schema",
-        {"properties": {f"p{i}": {"type": "integer"} for i in range(3000)}},
-    ),
-    "big multiple": ("json_schema", {"type": "integer", "multipleOf": 99_999_999_999}),
-    "two multiples": (
-        "json_schema",
-        {"allOf": [{"type": "integer", "multipleOf": p} for p in (9973, 9967, 9949)]},
-    ),
-    "choices": ("choice", [f"choice {i * 7919} é" for i in range(4096)]),
-    "ebnf nest": ("ebnf", "root ::= " + "(" * 2000 + '"a"' + ")" * 2000),
-    "ebnf stars": ("ebnf", 'root ::= (((("a"*)*)*)* "b"?)*'),
-    "lark left": ("lark", 'start: start start | "a" |'),
-    "lark forced": ("lark", 'start: /a+/ "ab"'),
-    "ebnf forced": ("ebnf", 'root ::= [a]+ "ab"'),
-    "lark rules": (
-        "lark",
-        "start: r0\n" + "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(500)) + '\nr500: "a"',
-    ),
-}
+        return cache.get((name,), make)
 
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_expensive_input_is_done_or_refused_soon(name: str) -> None:
-    kind, text = HOSTILE[name]
-    compiler = GrammarCompiler(make_vocabulary())
-    compiler.vocabulary.tokenizer  # noqa: B018
-    begun = time.perf_counter()
-    try:
-        matcher = compiler.compile(spec(kind, text)).start()
-        for _ in range(5):
-            forced = matcher.forced()
-            mask = matcher.mask()
-            if not mask.count or matcher.finished:
-                break
-            matcher.accept(forced[0] if forced else next(t for t in range(288) if mask.allows(t)))
-    except GrammarError:
-        pass
-    assert time.perf_counter() - begun < 2
+    for name in "abcab":
+        assert get(name) is grammars[name]
+    assert made == ["a", "b", "c"]
+    grammars["a"].nbytes = 600  # it grew while it was used
+    for name in "abc":
+        get(name)
+    assert made == ["a", "b", "c", "c"]
+    grammars["e"] = Sized(10_000)
+    get("e")
+    get("e")
+    assert made[-1] == "e"
+    assert len(cache) == 1
 
 
 def test_limits_refuse_text_by_size() -> None:

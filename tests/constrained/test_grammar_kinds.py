@@ -56,7 +56,6 @@ def test_whitespace_is_what_the_spec_says() -> None:
         (r"(?<!a)b", "look-around", "0"),
         (r"(a)\1", "back-reference", "3"),
         (r"(?P<n>a)(?P=n)", "back-reference", "8"),
-        (r"\bfoo", "word boundary", "0"),
         (r"(?>a)", "atomic", "0"),
         (r"[+]a++", "possessive", "4"),
         (r"a\Z", "anchor", "1"),
@@ -69,7 +68,7 @@ def test_regex_refusal_names_the_feature(pattern: str, feature: str, offset: str
 
 
 @pytest.mark.parametrize(
-    "pattern", ["a^b", "(?m)^a$", "(", "[b-a]", "a[b&&c]", "a{3,1}", r"\xff\b"]
+    "pattern", ["a^b", "(", "[b-a]", "a[b&&c]", "a{3,1}", r"a\bb", "a)", "[a", "*a", r"\y"]
 )
 def test_regex_is_refused(pattern: str) -> None:
     with pytest.raises(GrammarError, match="regex"):

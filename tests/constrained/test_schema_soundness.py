@@ -10,9 +10,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from support.grammar_walk import TOKENIZER, accepts, compiled, walk
+from support.grammar_walk import accepts, compiled, walk
 
-from stolon.errors import GrammarError
+from stolon.errors import GrammarError, UnsatisfiableGrammar
 
 INT, STR = {"type": "integer"}, {"type": "string"}
 
@@ -165,34 +165,29 @@ def test_instances_are_judged_as_by_jsonschema(schema: Any) -> None:
     ("schema", "where", "word"),
     [
         ({"type": "array", "uniqueItems": True}, "/uniqueItems", "uniqueItems"),
-        (obj(a={"not": {}}), "/properties/a/not", "not"),
-        ({"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"if": {}}}}, "/$defs/x~1y/if", "if"),
-        ({"anyOf": [INT, {"contains": {}}]}, "/anyOf/1/contains", "contains"),
-        ({"items": {"propertyNames": {}}}, "/items/propertyNames", "propertyNames"),
-        ({"dependentRequired": {}}, "/dependentRequired", "dependentRequired"),
-        ({"unevaluatedProperties": False}, "/unevaluatedProperties", "unevaluatedProperties"),
-        ({"$dynamicRef": "#a"}, "/$dynamicRef", "dynamicRef"),
-        ({"$ref": "https://example.com/s"}, "/$ref", "leaves the schema"),
-        ({"$ref": "#/$defs/none"}, "/$ref", "points at nothing"),
-        ({"type": "string", "format": "iri"}, "/format", "iri"),
-        ({"format": "nonsense"}, "/format", "nonsense"),
-        ({"type": "strin"}, "/type", "strin"),
         (
-            {"type": "integer", "minimum": 1, "exclusiveMinimum": True},
-            "/exclusiveMinimum",
-            "number",
+            obj(a={"items": {"type": "string"}, "uniqueItems": True}),
+            "/properties/a/uniqueItems",
+            "unique",
         ),
+        ({"allOf": [{"uniqueItems": True}]}, "/allOf/0/uniqueItems", "uniqueItems"),
+        (
+            {"$ref": "#/$defs/x~1y", "$defs": {"x/y": {"pattern": "(a"}}},
+            "/$defs/x~1y/pattern",
+            "regex",
+        ),
+        ({"$ref": "https://example.com/s"}, "/$ref", "example.com"),
+        ({"$ref": "#/$defs/none"}, "/$ref", "none"),
+        ({"type": "string", "format": "regex"}, "/format", "regex"),
+        ({"type": "strin"}, "/type", "strin"),
         ({"divisibleBy": 2}, "/divisibleBy", "divisibleBy"),
         ({"x-guidance": {"lenient": True}, "not": {}}, "/x-guidance", "x-guidance"),
         ({"type": "string", "pattern": "a(?=b)"}, "/pattern", "look-around"),
         ({"patternProperties": {"(a)\\1": {}}}, "/patternProperties/(a)\\1", "back-reference"),
-        ({"oneOf": [INT, {"type": "number"}]}, "/oneOf", "oneOf"),
+        ({"type": "object", "minProperties": 2}, "/minProperties", "minProperties"),
         ({"properties": {"a": 5}}, "/properties/a", "schema must be"),
-        ({**obj(a=INT), "minProperties": 1}, "/minProperties", "minProperties"),
-        (False, "/", "matches nothing"),
         ([], "/", "schema must be"),
-        ({"type": "string", "enum": [1]}, None, "json_schema"),
-        ({"$ref": "#"}, None, "no text"),
+        ({"$ref": "#"}, "/$ref", "circle"),
     ],
 )
 def test_refusals_point_at_the_keyword(schema: Any, where: str | None, word: str) -> None:
@@ -235,26 +230,17 @@ def test_annotations_and_unknown_names_are_let_pass() -> None:
     assert accepts(compiled("json_schema", schema), "5")
 
 
-def test_a_recursion_that_never_ends_is_refused_or_fails_alone() -> None:
+def test_a_recursion_that_never_ends_is_cut_off() -> None:
     endless = {**obj(["a"], a={"$ref": "#"}), "additionalProperties": False}
-    with pytest.raises(GrammarError, match="fixed tokens"):
+    with pytest.raises(UnsatisfiableGrammar, match="no value"):
         compiled("json_schema", endless)
-    # Behind a choice it is met while the request runs: an error of that matcher, no hang.
-    matcher = compiled(
-        "json_schema",
-        {
-            "anyOf": [INT, {"$ref": "#/$defs/e"}],
-            "$defs": {"e": {**endless, "properties": {"a": {"$ref": "#/$defs/e"}}}},
-        },
-    ).start()
-    for _ in range(5000):
-        ids = matcher.forced() or [
-            t for t in (TOKENIZER.token_bytes.index(b'{"'), 123) if matcher.mask().allows(t)
-        ]
-        if not ids or not matcher.accept(ids[0]):
-            break
-    assert matcher.error is not None
-    assert matcher.mask().count == 0
+    behind = {
+        "anyOf": [INT, {"$ref": "#/$defs/e"}],
+        "$defs": {"e": {**endless, "properties": {"a": {"$ref": "#/$defs/e"}}}},
+        "not": {"const": 0},
+    }
+    assert accepts(compiled("json_schema", behind), "5")
+    assert not accepts(compiled("json_schema", behind), '{"a"')
 
 
 FORMATS = {

@@ -53,7 +53,10 @@ def test_other_values_become_text_but_not_none() -> None:
         ({"ebnf": "a", "lark": "b"}, ("ebnf", "lark")),
         ({"choices": ["a"], "max_tokens": 3}, ("max_tokens", "choices")),
         ({"choices": ["a"], "return_logprob": True}, ("return_logprob", "choices")),
-        ({"choices": ["a"], "temperature": 0.7}, ("temperature", "choices")),
+        (
+            {"choices": ["a"], "temperature": 0.7, "choices_method": "greedy_token_selection"},
+            ("temperature", "greedy_token_selection"),
+        ),
         ({"choices": ["a"], "n": 2}, ("n contradicts", "choices")),
         ({"choices_method": "greedy_token_selection"}, ("choices_method", "choices")),
         ({"top_logprobs_num": 2, "return_logprob": False}, ("top_logprobs_num", "return_logprob")),

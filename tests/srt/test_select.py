@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from support.byte_tokenizer import ByteTokenizer
 from support.engines import collect, hash_engine
 from support.hash_model import HashRunner, context_logits
 
 from stolon.srt.protocol import (
+    Failed,
     Gen,
     Request,
     SampleDone,
@@ -160,3 +163,69 @@ def test_trie_layout() -> None:
     assert trie.paths == [[-1, 0, 1], [-1, 0, 1, 2], [-1], [-1]]
     assert trie.runs[0].parent == -1
     assert sum(len(run.tokens) for run in trie.runs) == 3
+
+
+def test_sum_compares_whole_choices() -> None:
+    with hash_engine() as engine:
+        result = select(engine, "S: ", CHOICES, method="sum")
+        means = select(engine, "S: ", CHOICES)
+    for score, other in zip(result.scores, means.scores, strict=True):
+        assert score.normalized == score.logprob == other.logprob
+        assert other.normalized == pytest.approx(other.logprob / len(other.token_ids))
+    assert result.scores[result.index].logprob == max(s.logprob for s in result.scores)
+
+
+@pytest.mark.parametrize("method", ["sum", "token_length_normalized"])
+@pytest.mark.parametrize("temperature", [0.7, 3.0])
+def test_draws_follow_the_scores(method: str, temperature: float) -> None:
+    choices = ("cat", "dog", "do", "a")
+    draws = 1500
+    with hash_engine(num_slots=4096) as engine:
+        segment = Select(choices=choices, method=method, temperature=temperature, seed=3)  # type: ignore[arg-type]
+        counts = dict.fromkeys(choices, 0)
+        scores: dict[str, float] = {}
+        for part in range(draws // 100):
+            one = Select(**{**structs.asdict(segment), "seed": part})
+            request = Request(rid=str(part), segments=[Text("D: "), one], n=100)
+            for event in collect(engine, request):
+                if isinstance(event, SegmentDone) and isinstance(event.result, SelectResult):
+                    counts[event.result.text] += 1
+                    scores = {s.text: s.normalized for s in event.result.scores}
+        engine.check_integrity()
+    weights = {text: math.exp(score / temperature) for text, score in scores.items()}
+    for text, count in counts.items():
+        chance = weights[text] / sum(weights.values())
+        assert abs(count - draws * chance) < 5 * math.sqrt(draws * chance * (1 - chance)) + 1
+
+
+def test_a_draw_depends_on_seed_and_sample_alone() -> None:
+    options: dict[str, Any] = {"method": "sum", "temperature": 20.0, "seed": 9}
+
+    def run(n: int, slots: int) -> list[str]:
+        with hash_engine(num_slots=slots, context=56) as engine:
+            segment = Select(choices=CHOICES, **options)
+            events = collect(engine, Request(rid="r", segments=[Text("Q: "), segment], n=n))
+        done = [event for event in events if isinstance(event, SegmentDone)]
+        return [event.result.text for event in sorted(done, key=lambda event: event.sample)]
+
+    four = run(4, 2048)
+    assert run(4, 90) == four
+    assert run(1, 2048) == four[:1]
+    assert len(set(run(12, 2048))) > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": 1.0, "method": "greedy_token_selection"}, "temperature"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_draws_are_refused(options: dict[str, Any], param: str) -> None:
+    with hash_engine() as engine:
+        request = Request(rid="r", segments=[Text("Q: "), Select(choices=CHOICES, **options)])
+        (failed,) = collect(engine, request)
+    assert isinstance(failed, Failed)
+    assert failed.param == param

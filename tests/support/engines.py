@@ -13,12 +13,15 @@ from stolon.srt.protocol import Event, Failed, Request, SampleDone
 
 
 def hash_engine(**options: Any) -> Engine:
-    """An engine over HashRunner; `step_tokens` and HashRunner's options."""
+    """An engine over HashRunner; `step_tokens`, `speculation` and HashRunner's options."""
     step_tokens = options.pop("step_tokens", 512)
+    speculation = options.pop("speculation", "auto")
     runner = options.pop("runner", None) or HashRunner(
         **{"num_slots": 1024, "context": 512, **options}
     )
-    return Engine.from_runner(runner, ByteTokenizer(), step_tokens=step_tokens)
+    return Engine.from_runner(
+        runner, ByteTokenizer(), step_tokens=step_tokens, speculation=speculation
+    )
 
 
 def collect(engine: Engine, request: Request, *, timeout: float = 30.0) -> list[Event]:

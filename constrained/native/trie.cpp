@@ -1,0 +1,60 @@
+#include "trie.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace stolon {
+
+constexpr size_t kLongest = 4096;
+
+Trie::Trie(const uint8_t* data, const int64_t* ends, const uint8_t* used, int64_t n) : count(n) {
+    if (n < 0 || n >= (int64_t{1} << 31) || ends[0] != 0)
+        throw std::invalid_argument("a vocabulary's tables are not consistent");
+    for (int64_t i = 0; i < n; i++)
+        if (ends[i + 1] < ends[i]) throw std::invalid_argument("a vocabulary's offsets go back");
+    offsets.assign(ends, ends + n + 1);
+    bytes.assign(data, data + offsets[n]);
+    use.assign(used, used + n);
+    for (int64_t i = 0; i < n; i++) {
+        size_t length = offsets[i + 1] - offsets[i];
+        if (length == 0 || length > kLongest) use[i] = 0;
+        if (use[i]) tokens.push_back(static_cast<uint32_t>(i));
+    }
+    std::sort(tokens.begin(), tokens.end(), [&](uint32_t a, uint32_t b) {
+        int order = bytes_of(a).compare(bytes_of(b));
+        return order != 0 ? order < 0 : a < b;
+    });
+
+    // Tokens come in the order of their bytes, so each adds nodes behind those it shares with the one before.
+    std::vector<uint32_t> path;  // nodes of the token before
+    std::string_view before;
+    for (uint32_t at = 0; at < tokens.size(); at++) {
+        std::string_view text = bytes_of(tokens[at]);
+        size_t shared = 0;
+        while (shared < text.size() && shared < before.size() && text[shared] == before[shared]) shared++;
+        for (; path.size() > shared; path.pop_back()) nodes[path.back()].skip = static_cast<uint32_t>(nodes.size());
+        for (size_t i = shared; i < text.size(); i++) {
+            path.push_back(static_cast<uint32_t>(nodes.size()));
+            nodes.push_back({static_cast<uint8_t>(text[i]), static_cast<uint16_t>(i + 1), 0, at, at});
+        }
+        nodes[path.back()].last = at + 1;
+        longest = std::max(longest, static_cast<uint32_t>(text.size()));
+        before = text;
+    }
+    for (uint32_t node : path) nodes[node].skip = static_cast<uint32_t>(nodes.size());
+}
+
+int64_t Trie::find(std::string_view text) const {
+    uint32_t at = 0, end = static_cast<uint32_t>(nodes.size());
+    int64_t found = -1;
+    for (char c : text) {
+        while (at < end && nodes[at].byte != static_cast<uint8_t>(c)) at = nodes[at].skip;
+        if (at >= end) return -1;
+        found = at;
+        end = nodes[at].skip;
+        at++;
+    }
+    return found;
+}
+
+}  // namespace stolon

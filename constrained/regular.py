@@ -1,0 +1,64 @@
+"""What an automaton can follow, as trees; and llguidance's form of regexes and choices."""
+
+from __future__ import annotations
+
+import json
+
+import llguidance
+
+from stolon.constrained.choices import choices_to_lark, parse_choices
+from stolon.constrained.json_text import parse_json
+from stolon.constrained.regex import parse_regex, to_rust
+from stolon.constrained.regex_ast import Choice, Node, Repeat, Sequence, literal
+from stolon.constrained.schema.bundle import bundle
+from stolon.constrained.schema.regular import schema_tree
+from stolon.constrained.spec import GrammarSpec
+from stolon.errors import GrammarError
+
+__all__ = ["regular_source", "regular_tree", "release", "with_literal"]
+
+
+def regular_tree(spec: GrammarSpec) -> Node | None:
+    """The texts of a spec; None if it is of no kind that has a tree. Raises GrammarError."""
+    match spec.kind:
+        case "choice":
+            return Choice(tuple(map(literal, parse_choices(spec.text))))
+        case "regex":
+            return parse_regex(spec.text)
+        case "json_schema":
+            try:
+                document = bundle(parse_json(spec.text)).document
+            except GrammarError:
+                return None  # said again, with its place, by who translates any schema
+            return schema_tree(document, spec.whitespace)
+        case _:
+            return None
+
+
+def regular_source(spec: GrammarSpec) -> str:
+    """The same for llguidance. Raises GrammarError."""
+    if spec.kind == "choice":
+        return json.dumps(
+            {"grammars": [{"lark_grammar": choices_to_lark(parse_choices(spec.text))}]}
+        )
+    return str(llguidance.LLMatcher.grammar_from_regex(to_rust(parse_regex(spec.text))))
+
+
+def with_literal(prefix: bytes, tree: Node) -> Node:
+    """The tree after a literal. Raises GrammarError if that ends inside a character."""
+    try:
+        return Sequence((literal(prefix.decode()), tree)) if prefix else tree
+    except UnicodeDecodeError:
+        raise GrammarError("the text before a constrained span ends inside a character") from None
+
+
+def release(trees: list[Node]) -> None:
+    """Free trees that nobody else holds, node by node: a large one at once holds up other threads."""
+    while trees:
+        node = trees.pop()
+        if isinstance(node, Sequence):
+            trees.extend(node.parts)
+        elif isinstance(node, Choice):
+            trees.extend(node.options)
+        elif isinstance(node, Repeat):
+            trees.append(node.node)

@@ -1,0 +1,1 @@
+"""JSON Schema: from what a caller wrote to what can be enforced exactly."""

@@ -1,0 +1,148 @@
+"""Intersection, complement and union of object shapes; clauses on which names are present."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from stolon.constrained.schema.array_algebra import least
+from stolon.constrained.schema.language import Language
+from stolon.constrained.schema.languages import Languages
+from stolon.constrained.schema.shapes import Clause, ObjectShape
+from stolon.constrained.schema.terms import Term, Terms
+
+__all__ = ["ObjectAlgebra", "settle"]
+
+MAX_CLAUSES = 64
+
+
+class ObjectAlgebra:
+    """Operations on object shapes. `is_empty`: whether it is certain that nothing satisfies a term."""
+
+    def __init__(
+        self, terms: Terms, languages: Languages, is_empty: Callable[[Term], bool]
+    ) -> None:
+        self._terms = terms
+        self._languages = languages
+        self._is_empty = is_empty
+
+    def both(self, a: ObjectShape, b: ObjectShape) -> list[ObjectShape]:
+        """Objects of both shapes."""
+        rules: dict[Language, Term] = {}
+        for language, term in (*a.rules, *b.rules):
+            known = rules.get(language)
+            rules[language] = term if known is None else self._terms.all((known, term))
+        return self.solved(
+            ObjectShape(
+                rules=tuple(rules.items()),
+                clauses=a.clauses | b.clauses,
+                low=max(a.low, b.low),
+                high=least(a.high, b.high),
+                witnesses=tuple(dict.fromkeys((*a.witnesses, *b.witnesses))),
+                order=tuple(dict.fromkeys((*a.order, *b.order))),
+                mentioned=tuple(dict.fromkeys((*a.mentioned, *b.mentioned))),
+            )
+        )
+
+    def value(self, member: ObjectShape, name: str) -> Term:
+        """What the value under a name must satisfy."""
+        contains = self._languages.contains
+        return self._terms.all(term for names, term in member.rules if contains(names, name))
+
+    def solved(self, member: ObjectShape) -> list[ObjectShape]:
+        """Clauses solved as far as they follow; an empty list if there is no such object."""
+        clauses = member.clauses
+        forbidden = {
+            name
+            for name in sorted({n for clause in clauses for n, _ in clause})
+            if self._is_empty(self.value(member, name))
+        }
+        solved = settle(clauses | {frozenset(((name, False),)) for name in forbidden})
+        if solved is None:
+            return []
+        needed = sum(len(c) == 1 and next(iter(c))[1] for c in solved)
+        if member.high is not None and max(needed, member.low) > member.high:
+            return []
+        if any(self._is_empty(term) for _, term in member.witnesses):
+            return []
+        return [replace(member, clauses=solved)]
+
+    def others(self, member: ObjectShape) -> Iterator[ObjectShape]:
+        """Shapes that together hold every other object."""
+        # The order of names is that of the schema in every part.
+        like = ObjectShape(order=member.order, mentioned=member.mentioned)
+        for language, term in member.rules:
+            other = self._terms.negate(term)
+            if other is self._terms.false:
+                continue
+            words = language.words
+            if words is None:
+                yield from self.solved(replace(like, witnesses=((language, other),)))
+            else:
+                for word in sorted(words):
+                    rules = ((self._languages.words((word,)), other),)
+                    present = frozenset((frozenset(((word, True),)),))
+                    yield from self.solved(replace(like, rules=rules, clauses=present))
+        for clause in member.clauses:
+            broken = frozenset(frozenset(((name, not yes),)) for name, yes in clause)
+            yield replace(like, clauses=broken)
+        if member.low:
+            yield replace(like, high=member.low - 1)
+        if member.high is not None:
+            yield replace(like, low=member.high + 1)
+        for language, term in member.witnesses:
+            yield replace(like, rules=((language, self._terms.negate(term)),))
+
+    def joined(self, found: tuple[ObjectShape, ...]) -> tuple[ObjectShape, ...]:
+        """Alternatives, those joined into one that only speak of which names are present."""
+        bare = [
+            m
+            for m in found
+            if m == ObjectShape(clauses=m.clauses, order=m.order, mentioned=m.mentioned)
+        ]
+        if len(bare) < 2:
+            return found
+        joined = bare[0].clauses
+        for member in bare[1:]:
+            joined = _either(joined, member.clauses)
+            if len(joined) > MAX_CLAUSES:
+                return found
+        rest = [m for m in found if m not in bare]
+        if not joined:
+            return (ObjectShape(),)
+        order = tuple(dict.fromkeys(name for m in bare for name in m.order))
+        mentioned = tuple(dict.fromkeys(name for m in bare for name in m.mentioned))
+        return (*rest, ObjectShape(clauses=joined, order=order, mentioned=mentioned))
+
+
+def settle(clauses: frozenset[Clause]) -> frozenset[Clause] | None:
+    """Unit propagation; None for a contradiction."""
+    known: dict[str, bool] = {}
+    while True:
+        for clause in clauses:
+            if len(clause) == 1:
+                ((name, yes),) = clause
+                if known.setdefault(name, yes) != yes:
+                    return None
+        left: set[Clause] = set()
+        for clause in clauses:
+            if len(clause) > 1:
+                if any(known.get(n) is y for n, y in clause):
+                    continue
+                if any((n, not y) in clause for n, y in clause):
+                    continue
+                clause = frozenset((n, y) for n, y in clause if n not in known)
+                if not clause:
+                    return None
+            left.add(clause)
+        result = frozenset(left)
+        if result == clauses:
+            return result
+        clauses = result
+
+
+def _either(a: frozenset[Clause], b: frozenset[Clause]) -> frozenset[Clause]:
+    """Clauses that hold exactly where all of `a` or all of `b` hold."""
+    pairs = {x | y for x in a for y in b}
+    pairs = {c for c in pairs if not any((n, not y) in c for n, y in c)}
+    return frozenset(c for c in pairs if not any(d < c for d in pairs))

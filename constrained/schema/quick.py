@@ -1,0 +1,90 @@
+"""Whether a schema is in the form that `bundle` would give it, found out in one quick pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stolon.constrained.json_text import MAX_DEPTH
+from stolon.constrained.schema.drafts import ANY_DRAFT, KNOWN, Draft, detect
+
+__all__ = ["is_plain"]
+
+_NAMES = frozenset(
+    (
+        *("$anchor", "$dynamicAnchor", "$recursiveAnchor", "$dynamicRef", "$recursiveRef"),
+        *("$vocabulary", "dependencies", "additionalItems"),
+    )
+)
+
+
+def is_plain(root: dict[str, Any], default: Draft | None) -> bool:
+    """True only if nothing has to be rewritten. Data that looks like a keyword counts as one.
+
+    Of ids only the root's is let pass: without it the references left mean the same.
+    """
+    address = root.get("$schema")
+    draft = detect(address) if isinstance(address, str) else None
+    if isinstance(address, str) and draft is None:
+        return False
+    draft = draft or default or ANY_DRAFT
+    special = _NAMES | (KNOWN - draft.keywords)
+    if draft.nullable:
+        special |= {"nullable"}
+    if draft.name == "2019-09":
+        special |= {"unevaluatedItems"}
+    references: dict[str, dict[str, Any]] = {}
+    todo: list[tuple[Any, int]] = [(root, 0)]
+    while todo:
+        value, depth = todo.pop()
+        if isinstance(value, list):
+            todo.extend((v, depth + 1) for v in value if isinstance(v, dict | list))
+            continue
+        if not special.isdisjoint(value) or depth > 2 * MAX_DEPTH:
+            return False
+        id = value.get(draft.id)
+        if isinstance(id, str) and (value is not root or "#" in id.rstrip("#")):
+            return False
+        if "$ref" in value and not _is_plain_reference(value, draft, references):
+            return False
+        if draft.tuples and isinstance(value.get("items"), list):
+            return False
+        if draft.boolean_bounds and (
+            isinstance(value.get("exclusiveMinimum"), bool)
+            or isinstance(value.get("exclusiveMaximum"), bool)
+        ):
+            return False
+        todo.extend((v, depth + 1) for v in value.values() if isinstance(v, dict | list))
+    return all(_leads_somewhere(root, reference) for reference in references)
+
+
+def _is_plain_reference(
+    value: dict[str, Any], draft: Draft, references: dict[str, dict[str, Any]]
+) -> bool:
+    reference = value["$ref"]
+    if not isinstance(reference, str) or (draft.ref_alone and len(value) > 1):
+        return False
+    if reference != "#" and (not reference.startswith("#/") or "%" in reference):
+        return False
+    references[reference] = value
+    return True
+
+
+def _leads_somewhere(root: dict[str, Any], reference: str) -> bool:
+    """Whether a chain of references ends at a schema that is more than a reference."""
+    seen: set[str] = set()
+    while True:
+        if reference in seen:
+            return False
+        seen.add(reference)
+        value: Any = root
+        for part in reference[2:].split("/") if reference != "#" else ():
+            key = part.replace("~1", "/").replace("~0", "~") if "~" in part else part
+            if isinstance(value, dict) and key in value:
+                value = value[key]
+            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                return False
+        if not isinstance(value, dict) or not isinstance(value.get("$ref"), str):
+            return True
+        reference = value["$ref"]
