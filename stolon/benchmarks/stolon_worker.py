@@ -153,7 +153,7 @@ class Worker:
                 rates[mode] = max(
                     rates[mode], len(prompts) * new_tokens / (time.perf_counter() - start)
                 )
-        return rates
+        return {"auto": rates["auto"], "off": rates["off"]}
 
     def cached(self, ids: list[int]) -> dict[str, Any]:
         """Tokens that are computed for a prompt whose tokens but the last are in the cache."""
