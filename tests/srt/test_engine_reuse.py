@@ -193,10 +193,12 @@ def test_neighbouring_tokens_have_neighbouring_slots() -> None:
 
 def test_a_shared_prefix_is_room_for_all_that_share_it() -> None:
     """Eight cached prompts run at once in a pool that holds their common part once, not eight times."""
-    shared, count, new = "s" * 300, 8, 12
+    shared, count, new = "s" * 1500, 8, 150
     prompts = [shared + f"{i}" * 10 for i in range(count)]
-    with hash_engine(num_slots=300 + count * (10 + new + 33)) as engine:
+    slots = 1500 + count * (10 + new + 33)
+    with hash_engine(num_slots=slots, context=2048) as engine:
         tokens(engine, prompts, max_tokens=1)
         before = engine.stats().steps
         tokens(engine, prompts, max_tokens=new)
-        assert engine.stats().steps - before <= new + 1
+        # Two waves would take twice as many; that prompts arrive one after the other takes a few.
+        assert engine.stats().steps - before < 2 * new
