@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from stolon.benchmarks.machine import machine
 from stolon.benchmarks.measure import Plan, Say
 from stolon.benchmarks.peers import Starter, check_peers
 from stolon.benchmarks.process import Worker
+from stolon.benchmarks.rows import MAX_SECONDS
 from stolon.benchmarks.workload import PROMPT_TOKENS, passage, token_prompts
 from stolon.errors import InternalError, StolonError
 
@@ -65,12 +67,14 @@ def _extract(
 ) -> None:
     """All documents at once, from an empty cache; the engines take turns and the best counts."""
     ids = [tokens(workers[0], text) for text in prompts()]
+    spent = dict.fromkeys((worker.name for worker in workers), 0.0)
     for repeat in range(plan.repeats):
         for worker in workers:
             engine = engines[worker.name]
-            if "error" in engine.get("extract", {}):
+            if "error" in engine.get("extract", {}) or spent[worker.name] > MAX_SECONDS:
                 continue
             say(f"extraction: {worker.name} {repeat + 1}/{plan.repeats}")
+            start = time.perf_counter()
             try:
                 answer = worker.ask(
                     "extract", prompts=ids, schema=json.dumps(SCHEMA), max_tokens=MAX_TOKENS
@@ -80,6 +84,7 @@ def _extract(
                     raise
                 engine["extract"] = {"error": " ".join(str(error).split())}
                 continue
+            spent[worker.name] += time.perf_counter() - start
             texts = answer.pop("texts")
             answer["valid"], answer["right"] = _judge(texts)
             answer["documents_per_second"] = len(texts) / answer["seconds"]
