@@ -59,10 +59,11 @@ class Automaton:
         """The bytes that must come next, at most `limit`, and the state after them."""
 
     def mergeable(self, state: int, tail: bytes, count: int, /) -> tuple[int, list[bytes]]:
-        """Where in `tail`, just written, a token may begin that goes on beyond it.
+        """The last place in `tail`, just written, before which its tokens are sure.
 
-        The first such position (the tail's length if there is none), and up to `count` texts that
-        such tokens have beyond the tail, of up to six first bytes at each position.
+        No token crosses it, neither one of the tail nor one that goes on beyond it as the state
+        allows. And up to `count` texts that tokens of the latter kind have beyond the tail, of up
+        to six first bytes at each position.
         """
 
     def shortest(self, state: int, limit: int, /) -> list[int] | None:

@@ -19,10 +19,9 @@ def canonical_run(
 ) -> list[int]:
     """The tokens of `text`, which must come next, after the tokens of `context`.
 
-    They are what the tokenizer makes of the whole text, whatever follows. Left out are those that
-    overlap a place where an allowed token may begin that goes on beyond the text, and those that
-    change in trials with such tokens and with a short ending. There are none at all if the context
-    isn't tokenized as it stands.
+    They are what the tokenizer makes of the whole text, whatever follows: all that lie before a place
+    that no token crosses, and none that changes in trials with allowed tokens and with a short
+    ending. There are none at all if the context isn't tokenized as it stands.
 
     Args:
         automaton: for `mergeable`.
@@ -53,7 +52,7 @@ def canonical_run(
 def _uncertain(
     vocabulary: Vocabulary, automaton: Any, text: bytes, after: int
 ) -> tuple[int, list[bytes]]:
-    """Where a token may begin that goes on beyond `text`, and ways in which that may be."""
+    """Up to where the tokens of `text` are sure, and ways in which it may go on."""
     if automaton.closed(after):
         return len(text), []
     cut, more = automaton.mergeable(after, text, PROBES)

@@ -69,6 +69,18 @@ class Trie:
             at = self.children[at].get(byte) if at is not None else None
         return at
 
+    def match(self, text: bytes) -> int:
+        """The length of the longest token that a text begins with."""
+        node: int | None = 0
+        best = 0
+        for i, byte in enumerate(text):
+            node = self.children[node].get(byte) if node is not None else None
+            if node is None:
+                break
+            if self.tokens[node]:
+                best = i + 1
+        return best
+
     def __len__(self) -> int:
         return len(self.children) - 1
 
@@ -223,6 +235,11 @@ class Automaton:
                     picked = min(len(beyond), PICKED)
                     some = [beyond[i * len(beyond) // picked] for i in range(picked)]
                     more.extend(some[: count - len(more)])
+            at = found - 1
+            while at >= 0 and found - at <= self._trie.longest:
+                if at + self._trie.match(tail[at:]) > found:
+                    found = at
+                at -= 1
             return found, more
 
     def _token_from(self, node: int, state: int, byte: int) -> bytes | int:

@@ -8,6 +8,7 @@ so ``.{0,10000}`` is three instructions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ def build_program(tree: Node, alphabet: frozenset[int]) -> Program:
 class _Builder:
     def __init__(self, alphabet: frozenset[int]) -> None:
         self._missing = frozenset(range(256)) - alphabet
+        # How many bytes below one are missing.
+        self._gaps = [0, *accumulate(byte in self._missing for byte in range(256))]
+        self._roots: dict[int, tuple[Graph, int | None]] = {}  # by identity
         self._code: list[list[int]] = []
         self._targets: list[int] = []
         self._nodes: dict[_Key, int] = {}
@@ -241,14 +245,23 @@ class _Builder:
 
     def _import(self, graph: Graph) -> int | None:
         """A graph's root among the program's nodes; None if the alphabet spells none of it."""
+        known = self._roots.get(id(graph))
+        if known is not None:
+            return known[1]
         numbers: list[int | None] = []
         for edges, end in graph:
             out: list[Edge] = []
             for low, high, to in edges:
                 target = numbers[to]
-                if target is not None:
-                    out.extend((a, b, target) for a, b in self._present(low, high))
+                if target is None:
+                    continue
+                if self._gaps[low] == self._gaps[high + 1]:
+                    out.append((low, high, target))
+                else:
+                    present = (b for b in range(low, high + 1) if b not in self._missing)
+                    out.extend((b, b, target) for b in present)
             numbers.append(self._intern(tuple(out), end))
+        self._roots[id(graph)] = (graph, numbers[-1])
         return numbers[-1]
 
     def _words(self, words: list[bytes]) -> int | None:
@@ -275,11 +288,6 @@ class _Builder:
             ]
             numbers[i] = self._intern(tuple(out), i in ends)
         return numbers[0]
-
-    def _present(self, low: int, high: int) -> list[tuple[int, int]]:
-        if self._missing.isdisjoint(range(low, high + 1)):
-            return [(low, high)]
-        return [(b, b) for b in range(low, high + 1) if b not in self._missing]
 
     def _intern(self, out: tuple[Edge, ...], end: bool) -> int | None:
         if not out and not end:

@@ -38,6 +38,10 @@ def _sequences(low: int, high: int) -> Iterator[_Bytes]:
 
 
 def _split(low: int, high: int, length: int) -> Iterator[_Bytes]:
+    if low >> 6 == high >> 6:
+        # Most ranges: one last byte or a few.
+        yield tuple(zip(chr(low).encode(), chr(high).encode(), strict=True))
+        return
     for tail in range(1, length):
         # All but the last `tail` bytes must be the same, or the tails be complete.
         mask = (1 << 6 * tail) - 1

@@ -365,6 +365,9 @@ size_t Automaton::mergeable(int32_t state, std::string_view tail, size_t count, 
         size_t picked = std::min(beyond.size(), kPicked);
         for (size_t i = 0; i < picked && more.size() < count; i++) more.push_back(beyond[i * beyond.size() / picked]);
     }
+    // What is on the left of a place that no token of the text crosses doesn't depend on what is on its right.
+    for (size_t at = found; at-- > 0 && found - at <= trie_->longest;)
+        if (at + trie_->match(tail.substr(at)) > found) found = at;
     return found;
 }
 

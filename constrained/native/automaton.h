@@ -74,9 +74,9 @@ class Automaton {
     // The bytes that must come next, up to `limit`, and the state after them (kOver at a limit).
     std::pair<std::string, int32_t> forced(int32_t state, size_t limit);
 
-    // The first position of `tail` from which some token spells the rest of it and goes on as `state` allows;
-    // the tail's length if none does. `more` gets what such tokens have beyond the tail, for up to six first bytes
-    // at each position, up to `count` in all.
+    // The last place in `tail` before which tokens are the same whatever follows: no token crosses it, neither one of
+    // the tail nor one that goes on beyond it as `state` allows. `more` gets what tokens of the latter kind have beyond
+    // the tail, for up to six first bytes at each position, up to `count` in all.
     size_t mergeable(int32_t state, std::string_view tail, size_t count, std::vector<std::string>& more);
 
     // A shortest text from here to an end, as the fewest tokens that spell it. False without one up to `limit`.

@@ -57,4 +57,17 @@ int64_t Trie::find(std::string_view text) const {
     return found;
 }
 
+size_t Trie::match(std::string_view text) const {
+    uint32_t at = 0, end = static_cast<uint32_t>(nodes.size());
+    size_t best = 0;
+    for (size_t i = 0; i < text.size(); i++) {
+        while (at < end && nodes[at].byte != static_cast<uint8_t>(text[i])) at = nodes[at].skip;
+        if (at >= end) break;
+        if (nodes[at].first < nodes[at].last) best = i + 1;
+        end = nodes[at].skip;
+        at++;
+    }
+    return best;
+}
+
 }  // namespace stolon

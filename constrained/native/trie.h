@@ -28,6 +28,9 @@ class Trie {
     // The node whose path is `text`; -1 if there is none. Empty text has no node.
     int64_t find(std::string_view text) const;
 
+    // The length of the longest token that `text` begins with.
+    size_t match(std::string_view text) const;
+
     int64_t count = 0;
     uint32_t longest = 0;  // bytes of the longest token
     std::vector<Node> nodes;

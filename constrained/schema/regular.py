@@ -148,17 +148,18 @@ class _Builder:
     def _string(schema: dict[str, Any]) -> Node:
         low, high = int(schema.get("minLength", 0)), schema.get("maxLength")
         name = schema.get("format")
-        if name in STANDARD_FORMATS:
-            if name not in ENFORCED_FORMATS or format_pattern(name)[1] is not None:
-                raise _Unsuited
-            inner = format_tree(name)
-        elif "pattern" in schema:
-            inner = parse_ecma_search(schema["pattern"])
-        else:
+        asserted = name in STANDARD_FORMATS
+        if not asserted and "pattern" not in schema:
+            if high is not None and high < low:
+                return Choice(())
             return _quoted(Repeat(_ANY_SPELLED, low, None if high is None else int(high)))
-        if low or high is not None or ("pattern" in schema and name in STANDARD_FORMATS):
+        if low or high is not None or (asserted and "pattern" in schema):
+            raise _Unsuited  # an intersection
+        if not asserted:
+            return _quoted(_spelled(parse_ecma_search(schema["pattern"])))
+        if name not in ENFORCED_FORMATS or format_pattern(name)[1] is not None:
             raise _Unsuited
-        return _quoted(_spelled(inner))
+        return _quoted(_spelled(format_tree(name)))
 
     @staticmethod
     def _integer(schema: dict[str, Any]) -> Node:

@@ -24,7 +24,7 @@ from stolon.benchmarks.workload import (
     passage,
     token_prompts,
 )
-from stolon.errors import InternalError, StolonError
+from stolon.errors import InternalError
 
 __all__ = ["Plan", "machine", "measure", "usable_cores"]
 
@@ -75,7 +75,6 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
     """
     check_peers(plan.peers)
     engines: Engines = {}
-    missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="stolon-bench-") as name:
         folder = Path(name)
         say("memory bandwidth")
@@ -86,13 +85,8 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
             say("stolon: loading")
             ours, engines["stolon"] = starter.stolon()
             probe = token_prompts(_tokenizer(ours), 8, PROMPT_TOKENS)
-            workers = [ours]
-            for peer in plan.peers:
-                try:
-                    worker, engines[peer] = starter.peer(peer, probe, say)
-                    workers.append(worker)
-                except StolonError as error:
-                    missing[peer] = " ".join(str(error).split())
+            peers, missing = starter.all_peers(plan.peers, probe, engines, say)
+            workers = [ours, *peers]
             _measure(plan, workers, engines, say)
             _quality(plan, starter, workers, engines, say)
         finally:

@@ -111,6 +111,24 @@ class Starter:
             raise failure or InvalidRequest(f"{name} has no mode")
         return best[1], best[2] | {"tried_seconds": tried}
 
+    def all_peers(
+        self,
+        names: tuple[str, ...],
+        probe: list[list[int]],
+        engines: dict[str, dict[str, Any]],
+        say: Callable[[str], None],
+    ) -> tuple[list[Worker], dict[str, str]]:
+        """The workers of the peers that can be had, noted in `engines`; and why there is none of others."""
+        workers: list[Worker] = []
+        missing: dict[str, str] = {}
+        for name in names:
+            try:
+                worker, engines[name] = self.peer(name, probe, say)
+                workers.append(worker)
+            except StolonError as error:
+                missing[name] = " ".join(str(error).split())
+        return workers, missing
+
     def close(self, worker: Worker) -> None:
         """End one worker."""
         worker.close()

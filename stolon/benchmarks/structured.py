@@ -15,7 +15,7 @@ from stolon.benchmarks.peers import Starter, check_peers
 from stolon.benchmarks.process import Worker
 from stolon.benchmarks.rows import MAX_SECONDS
 from stolon.benchmarks.workload import PROMPT_TOKENS, passage, token_prompts
-from stolon.errors import InternalError, StolonError
+from stolon.errors import InternalError
 
 __all__ = ["measure_structured"]
 
@@ -27,23 +27,16 @@ def measure_structured(plan: Plan, say: Say) -> dict[str, Any]:
     """Run the plan; returns plain data. A peer that can't be had is under ``missing`` with the reason."""
     check_peers(plan.peers)
     engines: dict[str, dict[str, Any]] = {}
-    missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="stolon-bench-") as name:
         starter = Starter(plan.model, plan.threads, Path(name), plan.pythons)
         try:
             say("stolon: loading")
             ours, engines["stolon"] = starter.stolon()
-            workers = [ours]
             probe = token_prompts(lambda text: tokens(ours, text), 8, PROMPT_TOKENS)
-            for peer in plan.peers:
-                try:
-                    worker, engines[peer] = starter.peer(peer, probe, say)
-                    workers.append(worker)
-                except StolonError as error:
-                    missing[peer] = " ".join(str(error).split())
-            _extract(plan, workers, engines, say)
-            for worker in workers[1:]:
-                starter.close(worker)
+            peers, missing = starter.all_peers(plan.peers, probe, engines, say)
+            _extract(plan, [ours, *peers], engines, say)
+            for peer in peers:
+                starter.close(peer)
             _own_rows(plan, ours, engines["stolon"], say)
         finally:
             starter.close_all()

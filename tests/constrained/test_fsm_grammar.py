@@ -253,6 +253,11 @@ def test_forced_tokens_with_a_real_tokenizer() -> None:
                 at += 1
         assert matcher.finished
     assert forced_tokens > 40 * 20
+    # What follows changes tokens that it doesn't touch: "xabca" is "x ab ca", "xabcabc" is "x abc abc".
+    whole = GrammarCompiler(vocabulary).compile(GrammarSpec(kind="regex", text="(?:.abc)?a+b+c"))
+    matcher = whole.start()
+    assert matcher.accept(tokenizer.encode("x")[0])
+    assert matcher.forced() == []
 
 
 def test_choices_are_exact_among_prefixes() -> None:
