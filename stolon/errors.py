@@ -18,7 +18,10 @@
     │   ├── EngineClosed            it was shut down, or its process is gone
     │   ├── Overloaded              its queue is full; retry later
     │   ├── Aborted                 the request was cancelled
-    │   └── InternalError           a fault of ours; the request failed, the engine goes on
+    │   ├── InternalError           a fault of ours; the request failed, the engine goes on
+    │   └── BackendError            another program's server failed, or its answer makes no sense
+    │       ├── BackendUnavailable  it can't be reached, is gone, or is not ready; retry later
+    │       └── AccessDenied        it wants a key, or another one
     └── ProgramError                an exception inside an `@function` program, with the program's line
 
 This module imports nothing from the package, so that every folder may use it.
@@ -30,6 +33,9 @@ from typing import Any, ClassVar
 
 __all__ = [
     "Aborted",
+    "AccessDenied",
+    "BackendError",
+    "BackendUnavailable",
     "ContextLengthExceeded",
     "DownloadError",
     "EngineClosed",
@@ -57,6 +63,7 @@ class StolonError(Exception):
     Attributes:
         code: stable machine-readable name of the kind of error.
         status: the HTTP status a server answers with.
+        retryable: whether the same request may well succeed a little later.
         message: one sentence: what is wrong.
         param: the request field at fault, if one is.
         where: the place at fault: a file and offset, a JSON pointer, a line of a program.
@@ -68,6 +75,7 @@ class StolonError(Exception):
 
     code: ClassVar[str] = "stolon_error"
     status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -185,6 +193,7 @@ class Overloaded(EngineError):
 
     code = "overloaded"
     status = 429
+    retryable = True
 
 
 class Aborted(EngineError):
@@ -199,6 +208,27 @@ class InternalError(EngineError):
 
     code = "internal_error"
     status = 500
+
+
+class BackendError(EngineError):
+    """A server that programs run on failed, or its answer makes no sense. The message names the server."""
+
+    code = "backend_error"
+    status = 502
+
+
+class BackendUnavailable(BackendError):
+    """The server can't be reached, went away in the middle, did not answer in time, or is not ready."""
+
+    code = "backend_unavailable"
+    status = 503
+    retryable = True
+
+
+class AccessDenied(BackendError):
+    """The server wants a key, or does not accept this one."""
+
+    code = "access_denied"
 
 
 class ProgramError(StolonError):

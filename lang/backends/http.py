@@ -1,0 +1,255 @@
+"""HTTP for backends: one pooled client, bounded answers, retries, and errors in the one tree.
+
+How a backend uses it, always on the runtime loop (`stolon.lang.runtime_loop`)::
+
+    http = HTTPClient("https://host/v1", HTTPOptions(api_key="…", read_timeout=600))
+    body = await http.json("POST", "/completions", {...})     # decoded JSON of a whole answer
+    async with http.stream("POST", "/completions", {...}) as answer:
+        async for data in sse.data(answer.chunks()):          # the module next to this one
+            ...
+    await http.aclose()
+
+* `json` and `stream` retry by themselves, with backoff and jitter, only while nothing of the answer has
+  been handed out: connections refused or lost, 429, 502, 503, 504 (``Retry-After``, ``retry-after-ms`` and
+  ``x-should-retry`` are heard). An answer that is late is not asked for again. Cancelling a task ends a wait.
+* Everything else arrives as a StolonError: `BackendUnavailable` (can't be reached, lost, late),
+  `Overloaded` (429), `AccessDenied` (401, 403), `InvalidRequest` (400, 413, 422 …, the server's own words),
+  `BackendError` (the rest, and answers that are too large or no JSON). `http_errors.refusal` makes them;
+  `error.retryable` says whether to try again.
+* At most `max_connections` requests are under way; others wait their turn without a limit of time.
+* Leaving the `stream` block, or cancelling its task, closes the connection at once: servers abort then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import msgspec
+
+from stolon.errors import BackendError, InvalidRequest, StolonError
+from stolon.lang.backends.http_errors import printable, refusal, unreachable
+from stolon.lang.backends.http_options import HTTPOptions as HTTPOptions
+from stolon.lang.backends.http_options import Retries as Retries
+from stolon.lang.backends.http_options import checked_address, is_loopback, trust
+
+MAX_ANSWER_BYTES = 64 << 20
+MAX_ERROR_BYTES = 64 << 10
+
+_RETRIED = frozenset({429, 502, 503, 504})
+
+
+class Answer:
+    """An answer with status 200 to 299 whose body has not been read."""
+
+    def __init__(self, response: httpx.Response, server: str) -> None:
+        self._response = response
+        self._server = server
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises BackendUnavailable if it breaks off or nothing comes in time."""
+        try:
+            async for chunk in self._response.aiter_raw():
+                yield chunk
+        except httpx.HTTPError as error:
+            raise unreachable(self._server, error, begun=True) from error
+
+    async def read(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
+        """The whole body. Raises BackendError if it is larger than `limit` bytes."""
+        body = bytearray()
+        async for chunk in self.chunks():
+            body += chunk
+            if len(body) > limit:
+                raise BackendError(f"{self._server} sent more than {limit} bytes for one answer")
+        return bytes(body)
+
+
+class HTTPClient:
+    """A pooled client for one server.
+
+    Attributes:
+        server: its address for messages.
+    """
+
+    def __init__(self, base_url: str, options: HTTPOptions | None = None) -> None:
+        """Raises InvalidRequest for an address that is none. Nothing is sent."""
+        self.server = base_url.rstrip("/")
+        self.options = options or HTTPOptions()
+        self._loopback = is_loopback(checked_address(self.server))
+        self._client: httpx.AsyncClient | None = None
+        self._turns = asyncio.Semaphore(self.options.max_connections)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def json(
+        self,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        kind: Any = Any,
+        limit: int = MAX_ANSWER_BYTES,
+        retry: bool = True,
+    ) -> Any:
+        """A whole answer, decoded as `kind` (a type for msgspec, as data or a struct)."""
+        async with self.stream(method, path, body, retry=retry) as answer:
+            data = await answer.read(limit)
+        return decoded(data, kind, server=self.server)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, method: str, path: str, body: object | None = None, *, retry: bool = True
+    ) -> AsyncIterator[Answer]:
+        """Send a request; inside the block its answer can be read.
+
+        `body` is sent as JSON; bytes are sent as they are, as JSON. A callable is called for each attempt
+        (with its number, from 0) and gives one of these.
+        """
+        client = self._open()
+        async with self._turns:
+            response = await self._send(client, method, path, body, retry=retry)
+            try:
+                yield Answer(response, self.server)
+            finally:
+                await response.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. The client can be used again."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
+
+    def _open(self) -> httpx.AsyncClient:
+        # Connections belong to a loop. A process that was forked has another one, and starts anew.
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            options = self.options
+            headers = {"accept-encoding": "identity", "user-agent": "stolon"}
+            if options.api_key is not None:
+                headers["authorization"] = f"Bearer {options.api_key}"
+            headers |= {name.lower(): value for name, value in options.headers.items()}
+            self._turns = asyncio.Semaphore(options.max_connections)
+            self._loop = loop
+            self._client = httpx.AsyncClient(
+                headers=headers,
+                verify=trust(options.verify),
+                timeout=httpx.Timeout(
+                    options.read_timeout, connect=options.connect_timeout, pool=None
+                ),
+                limits=httpx.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=options.max_connections,
+                    keepalive_expiry=4.0,
+                ),
+                follow_redirects=False,
+                # Proxies of the environment are for other machines; on this one they are in the way.
+                trust_env=not self._loopback,
+                transport=options.transport() if options.transport else None,
+            )
+        return self._client
+
+    async def _send(
+        self, client: httpx.AsyncClient, method: str, path: str, body: object, *, retry: bool
+    ) -> httpx.Response:
+        """The first answer that is not to be retried. Raises what the last attempt ended with."""
+        attempt = 0
+        while True:
+            asked: float | None = None
+            cause: Exception | None = None
+            failure: StolonError
+            try:
+                response = await client.send(
+                    self._request(client, method, path, body, attempt), stream=True
+                )
+            except httpx.HTTPError as error:
+                failure, cause = unreachable(self.server, error), error
+                again = not isinstance(error, httpx.TimeoutException) or isinstance(
+                    error, httpx.ConnectTimeout
+                )
+            else:
+                if 200 <= response.status_code < 300 and _is_plain(response):
+                    return response
+                failure = await self._refusal(response)
+                again, asked = _advice(response)
+            wait = self.options.retries.wait(attempt, asked) if again and retry else None
+            if wait is None:
+                raise failure from cause
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    def _request(
+        self, client: httpx.AsyncClient, method: str, path: str, body: object, attempt: int
+    ) -> httpx.Request:
+        if callable(body):
+            body = body(attempt)
+        headers = {}
+        content: bytes | None = None
+        if body is not None:
+            headers["content-type"] = "application/json"
+            content = body if isinstance(body, bytes) else encoded(body)
+        try:
+            return client.build_request(
+                method, self.server + path, content=content, headers=headers
+            )
+        except (UnicodeEncodeError, httpx.InvalidURL) as error:
+            raise InvalidRequest(
+                f"the request to {self.server} can't be written: {error}"
+            ) from None
+
+    async def _refusal(self, response: httpx.Response) -> StolonError:
+        """The error of an answer that is none; its body is read as far as it matters."""
+        if not _is_plain(response):
+            await response.aclose()
+            return BackendError(f"{self.server} compresses answers although asked not to")
+        body = bytearray()
+        try:
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > MAX_ERROR_BYTES:
+                    break
+        except httpx.HTTPError:
+            pass  # the status says enough
+        finally:
+            await response.aclose()
+        return refusal(response.status_code, bytes(body), server=self.server)
+
+
+def encoded(body: object) -> bytes:
+    """JSON of a request body. Raises InvalidRequest for text that is not Unicode, or what is no JSON."""
+    try:
+        return msgspec.json.encode(body)
+    except (UnicodeEncodeError, TypeError, msgspec.EncodeError) as error:
+        raise InvalidRequest(f"the request can't be written as JSON: {error}") from error
+
+
+def decoded(data: bytes, kind: Any = Any, *, server: str) -> Any:
+    """JSON of an answer, as `kind`. Raises BackendError that says what is wrong with it."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise BackendError(
+            f"{server} answered with something else than was asked for: {printable(str(error))}"
+        ) from error
+
+
+def _advice(response: httpx.Response) -> tuple[bool, float | None]:
+    """(whether to try again, after how many seconds if the server says so)."""
+    headers = response.headers
+    should = headers.get("x-should-retry", "").lower()
+    again = should == "true" or (response.status_code in _RETRIED and should != "false")
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        text = headers.get(name, "")
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
+            return again, float(text) * unit
+    return again, None
+
+
+def _is_plain(response: httpx.Response) -> bool:
+    return response.headers.get("content-encoding", "identity").lower() in ("identity", "")

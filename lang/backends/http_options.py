@@ -1,0 +1,101 @@
+"""How a server is talked to: its address, timeouts, limits, retries and what is trusted."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+
+from stolon.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often, and after which waits, a request is sent again. Times in seconds.
+
+    Attributes:
+        count: further attempts after the first one; 0 is none.
+        first_wait: before the second attempt, then twice as long each time. Each wait is shortened at
+            random by up to a half: clients that failed together do not come back together.
+        longest_wait: no wait is longer, and a server that asks for a longer one is not asked again.
+    """
+
+    count: int = 4
+    first_wait: float = 0.25
+    longest_wait: float = 30.0
+
+    def wait(self, attempt: int, asked: float | None) -> float | None:
+        """Seconds before attempt `attempt` + 1 (the first is 0), None if there is none."""
+        if attempt >= self.count or (asked is not None and asked > self.longest_wait):
+            return None
+        own = min(self.first_wait * 2.0**attempt, self.longest_wait) * random.uniform(0.5, 1.0)
+        return own if asked is None else max(own, asked * random.uniform(1.0, 1.1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HTTPOptions:
+    """How a server is talked to. Times in seconds.
+
+    Attributes:
+        api_key: sent as ``Authorization: Bearer``, unless `headers` has an Authorization.
+        verify: False accepts any TLS certificate; a path names a file of certificates to trust.
+        connect_timeout: for a connection to come about.
+        read_timeout: for the next byte of an answer; None waits for ever.
+        max_connections: requests under way at the same time.
+        headers: further headers of every request.
+        transport: what carries requests, for tests.
+    """
+
+    api_key: str | None = field(default=None, repr=False)
+    verify: bool | str | None = None
+    connect_timeout: float = 10.0
+    read_timeout: float | None = 120.0
+    max_connections: int = 512
+    retries: Retries = Retries()
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transport: Callable[[], httpx.AsyncBaseTransport] | None = None
+
+
+def checked_address(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError, ValueError) as error:
+        raise InvalidRequest(f"{url!r} is not an address: {error}", param="base_url") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidRequest(
+            f"{url!r} is not an address of a server",
+            param="base_url",
+            hint="it begins with http:// or https://",
+        )
+    if parsed.userinfo:
+        raise InvalidRequest(
+            "an address must not hold a name or password", param="base_url", hint="give api_key"
+        )
+    if parsed.query or parsed.fragment:
+        raise InvalidRequest(f"{url!r} has a query or a fragment", param="base_url")
+    return parsed
+
+
+def is_loopback(url: httpx.URL) -> bool:
+    if url.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(url.host).is_loopback
+    except ValueError:
+        return False
+
+
+def trust(verify: bool | str | None) -> bool | ssl.SSLContext:
+    """What httpx takes: a bool, or an SSL context with the given certificates."""
+    if not isinstance(verify, str):
+        return verify is not False
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise InvalidRequest(
+            f"the certificates in {verify} can't be read: {error.strerror or error}", param="verify"
+        ) from error
