@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import weakref
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import llguidance
 import msgspec
 
-from stolon.constrained.choices import lark_string
 from stolon.constrained.compile_cache import CompileCache
 from stolon.constrained.fsm import compile_fsm
 from stolon.constrained.lark_forcing import forces_safely
@@ -23,14 +23,15 @@ from stolon.constrained.regular import regular_source, regular_tree, release, wi
 from stolon.constrained.schema.budget import Budget, TooComplex
 from stolon.constrained.schema.plan import json_source, schema_sources
 from stolon.constrained.spec import GrammarSpec
+from stolon.constrained.structural import EBNF_SPAN, structural_sources
 from stolon.constrained.trial import Trial
 from stolon.constrained.turns import short_turns
 from stolon.constrained.vocabulary import Vocabulary
+from stolon.constrained.wrapping import NO_FORCING, wrapped
 from stolon.errors import GrammarError, UnsatisfiableGrammar
 
 __all__ = ["CompileLimits", "Compiled", "GrammarCompiler", "compile_here"]
 
-NO_FORCING = "no_forcing"
 HERE_SECONDS = 0.01
 """What rewriting a schema may take in this process; one that takes longer goes to the other one."""
 
@@ -141,7 +142,7 @@ def compile_here(
     def in_llguidance() -> Compiled:
         return _in_llguidance(spec, prefix, vocabulary, pool, limits, budget)
 
-    tree = regular_tree(spec)
+    tree = None if spec.after else regular_tree(spec)
     if tree is not None:
         tree = with_literal(prefix, tree)
         grammar = compile_fsm(
@@ -163,21 +164,32 @@ def _in_llguidance(
     limits: CompileLimits,
     budget: Budget | None,
 ) -> Compiled:
-    if spec.kind == "json_schema":
-        sources = schema_sources(
-            spec.text, whitespace=spec.whitespace, best_effort=spec.best_effort, budget=budget
-        )
-    else:
-        sources = iter((_text_source(spec),))
+    sources = _sources(spec, budget)
     refused: GrammarError | None = None
     for inner in sources:
-        source = _with_prefix(inner, prefix, forcing=_forces(spec, inner))
+        source = wrapped(inner, prefix=prefix, after=spec.after, forcing=_forces(spec, inner))
         try:
             return Compiled(_from_source(source, spec, vocabulary, pool, limits), source)
         except GrammarError as error:
             refused = error
     assert refused is not None
     raise refused
+
+
+def _sources(spec: GrammarSpec, budget: Budget | None) -> Iterator[str]:
+    """llguidance sources of a spec, the cheapest first; a later one is for when one is refused."""
+    if spec.kind == "json_schema":
+        return schema_sources(
+            spec.text, whitespace=spec.whitespace, best_effort=spec.best_effort, budget=budget
+        )
+    if spec.kind == "structural_tag":
+
+        def span(inner: GrammarSpec) -> Iterator[str]:
+            given = {"whitespace": spec.whitespace, "best_effort": spec.best_effort}
+            return _sources(msgspec.structs.replace(inner, **given), budget)
+
+        return structural_sources(spec.text, span)
+    return iter((_text_source(spec),))
 
 
 def _from_source(
@@ -210,14 +222,22 @@ def _from_source(
 
 def _forces(spec: GrammarSpec, source: str) -> bool:
     """Whether forced runs may be computed. In our own grammars every repetition has a way out."""
-    if spec.kind not in ("ebnf", "lark"):
+    if spec.kind not in ("ebnf", "lark", "structural_tag"):
         return True
-    return forces_safely(json.loads(source)["grammars"][0]["lark_grammar"])
+    return all(
+        forces_safely(grammar["lark_grammar"])
+        for grammar in json.loads(source)["grammars"]
+        if spec.kind != "structural_tag" or grammar["name"].startswith(EBNF_SPAN)
+    )
 
 
 def _canonical(spec: GrammarSpec) -> GrammarSpec:
     """The spec without what has no effect on its kind."""
-    return spec if spec.kind.startswith("json") else msgspec.structs.replace(spec, whitespace="pep")
+    return (
+        spec
+        if spec.kind.startswith(("json", "structural"))
+        else msgspec.structs.replace(spec, whitespace="pep")
+    )
 
 
 def _text_source(spec: GrammarSpec) -> str:
@@ -232,25 +252,6 @@ def _text_source(spec: GrammarSpec) -> str:
 
 def _lark(text: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": text}]})
-
-
-def _with_prefix(source: str, prefix: bytes, *, forcing: bool) -> str:
-    """Put literal text before a grammar.
-
-    Without `forcing` llguidance computes no forced runs: a Lark terminal that nothing can end, as
-    in ``/a+/ "ab"``, would keep it busy for ever, with no limit that stops it.
-    """
-    if not prefix and forcing:
-        return source
-    try:
-        literal = lark_string(prefix.decode()) if prefix else ""
-    except UnicodeDecodeError:
-        raise GrammarError("the text before a constrained span ends inside a character") from None
-    option = "" if forcing else f'%llguidance {{"{NO_FORCING}": true}}\n'
-    given = json.loads(source)
-    inner = given["grammars"][0]
-    outer = {"name": "outer", "lark_grammar": f"{option}start: {literal} @inner\n"}
-    return json.dumps({**given, "grammars": [outer, {**inner, "name": "inner"}]})
 
 
 def _refusal(spec: GrammarSpec, message: str) -> GrammarError:

@@ -18,9 +18,9 @@ class CompileLimits:
     """What one grammar may cost. Beyond it, it is refused when compiled, or fails while it runs.
 
     Attributes:
-        text_bytes: UTF-8 size of a JSON schema or a list of choices.
+        text_bytes: UTF-8 size of a JSON schema, a list of choices or a structural tag.
         pattern_bytes: UTF-8 size of a regex, EBNF or Lark text.
-        prefix_bytes: size of the literal prefix.
+        prefix_bytes: size of the literal prefix, and of what ends free text before a grammar.
         grammar_size: symbols in the productions.
         lexer_fuel: work to build the lexer; about 50,000 per ms.
         step_fuel: lexer work for one mask; about 14,000 per ms.
@@ -64,7 +64,7 @@ def check_size(spec: GrammarSpec, prefix: bytes, limits: CompileLimits) -> None:
         size = len(spec.text.encode())
     except UnicodeEncodeError:
         raise GrammarError(f"the {spec.kind} text holds half of a surrogate pair") from None
-    whole = spec.kind in ("json_schema", "choice")
+    whole = spec.kind in ("json_schema", "choice", "structural_tag")
     bound = limits.text_bytes if whole else limits.pattern_bytes
     if size > bound:
         raise GrammarError(
@@ -72,8 +72,9 @@ def check_size(spec: GrammarSpec, prefix: bytes, limits: CompileLimits) -> None:
         )
     if spec.kind == "json_object" and spec.text:
         raise GrammarError("json_object takes no text", hint="use json_schema for a schema")
-    if len(prefix) > limits.prefix_bytes:
-        raise GrammarError(f"the prefix has {len(prefix):,} bytes")
+    for name, length in (("prefix", len(prefix)), ("after", 4 * len(spec.after))):
+        if length > limits.prefix_bytes:
+            raise GrammarError(f"the {name} has up to {length:,} bytes")
 
 
 # A longer text is costly by its length alone. Nine of ten schemas in use are shorter than 6 kB.
@@ -84,6 +85,7 @@ _PLAIN_SIZE = {
     "json_schema": 49_152,
     "ebnf": 2_048,
     "lark": 2_048,
+    "structural_tag": 16_384,
 }
 # Keywords that multiply what others say, and counted repetitions and the algebra of terminals.
 _PRODUCT = re.compile(r'"(?:allOf|oneOf|not|if|unevaluated\w+|contains|dependen\w+)"\s*:')
@@ -94,7 +96,7 @@ def is_costly(spec: GrammarSpec) -> bool:
     """Whether a spec may take long: a guess from its text alone, in far less time than reading it."""
     if len(spec.text) > _PLAIN_SIZE[spec.kind]:
         return True
-    if spec.kind == "json_schema":
+    if spec.kind in ("json_schema", "structural_tag"):
         return len(_PRODUCT.findall(spec.text)) > MAX_PRODUCTS
     if spec.kind in ("ebnf", "lark"):
         return any(sign in spec.text for sign in "{~&")

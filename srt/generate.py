@@ -10,7 +10,7 @@ from operator import index
 from typing import Any, TypedDict
 from uuid import uuid4
 
-from stolon.constrained import GrammarSpec
+from stolon.constrained import GrammarKind, GrammarSpec
 from stolon.errors import InvalidRequest
 from stolon.srt.protocol import (
     Event,
@@ -92,6 +92,8 @@ class GenerateOptions(TypedDict, total=False):
     choices: Sequence[str]
     ebnf: str
     lark: str
+    structural_tag: str | dict[str, Any]
+    after: str
     return_logprob: bool
     top_logprobs_num: int
     logprob_mode: LogprobMode
@@ -163,28 +165,36 @@ def _logprobs(options: GenerateOptions) -> LogprobSpec | None:
     return LogprobSpec(top=top, mode=options.get("logprob_mode", "raw"))
 
 
+# Options that constrain a text, and the kinds of GrammarSpec that they are.
+_CONSTRAINTS: dict[str, GrammarKind] = {
+    "regex": "regex",
+    "json_schema": "json_schema",
+    "choices": "choice",
+    "ebnf": "ebnf",
+    "lark": "lark",
+    "structural_tag": "structural_tag",
+}
+
+
 def _grammar(options: GenerateOptions) -> GrammarSpec | None:
-    given = [k for k in ("regex", "json_schema", "choices", "ebnf", "lark") if k in options]
+    after = options.get("after", "")
+    given = [name for name in _CONSTRAINTS if name in options]
     if not given:
+        if after:
+            raise InvalidRequest(
+                "after says where a constraint begins, and there is none", param="after"
+            )
         return None
     if len(given) > 1:
         raise InvalidRequest(
             f"{given[0]} and {given[1]} can't both constrain a text", param=given[1]
         )
-    kind = given[0]
-    if kind == "json_schema":
-        schema = options["json_schema"]
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-        return GrammarSpec(kind="json_schema", text=text)
-    if kind == "choices":
-        return GrammarSpec(kind="choice", text=json.dumps(list(options["choices"])))
-    if kind == "regex":
-        return GrammarSpec(kind="regex", text=options["regex"])
-    return (
-        GrammarSpec(kind="ebnf", text=options["ebnf"])
-        if kind == "ebnf"
-        else GrammarSpec(kind="lark", text=options["lark"])
-    )
+    name = given[0]
+    value: Any = dict(options)[name]
+    if name == "choices":
+        value = list(value)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return GrammarSpec(kind=_CONSTRAINTS[name], text=text, after=after)
 
 
 def _integer(value: object, name: str) -> int:

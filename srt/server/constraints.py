@@ -26,6 +26,9 @@ class JSONSchemaFormat(msgspec.Struct, kw_only=True):
 class ResponseFormat(msgspec.Struct, kw_only=True):
     type: str
     json_schema: JSONSchemaFormat | None = None
+    format: Any = None
+    structures: Any = None
+    triggers: Any = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True):
@@ -112,6 +115,20 @@ def choice_spec(choices: list[str], param: str) -> GrammarSpec:
     return GrammarSpec(kind="choice", text=msgspec.json.encode(choices).decode())
 
 
+def structural_spec(tag: Any, param: str, whitespace: Whitespace = "pep") -> GrammarSpec:
+    """Constrained spans in free text, given as an object or as its JSON text; see `structural`."""
+    if isinstance(tag, str):
+        try:
+            tag = msgspec.json.decode(tag)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise InvalidRequest(f"{param} is not valid JSON", param=param) from None
+    if not isinstance(tag, dict):
+        raise InvalidRequest(f"{param} must be an object", param=param)
+    return GrammarSpec(
+        kind="structural_tag", text=msgspec.json.encode(tag).decode(), whitespace=whitespace
+    )
+
+
 def grammar_spec(text: str) -> GrammarSpec:
     """Clients send Lark and EBNF under the same name; only EBNF rules are written with ``::=``."""
     return GrammarSpec(kind="ebnf" if "::=" in text else "lark", text=text)
@@ -128,18 +145,23 @@ def _of_response_format(form: ResponseFormat) -> GrammarSpec | None:
                 param = "response_format.json_schema"
                 raise InvalidRequest(f"{param} must hold a schema", param=param)
             return schema_spec(form.json_schema.schema, "response_format.json_schema.schema")
+        case "structural_tag":
+            given = {name: getattr(form, name) for name in ("format", "structures", "triggers")}
+            tag = {name: value for name, value in given.items() if value is not None}
+            return structural_spec(tag, "response_format")
         case _:
             raise InvalidRequest(
-                "response_format.type must be text, json_object or json_schema",
+                "response_format.type must be text, json_object, json_schema or structural_tag",
                 param="response_format.type",
             )
 
 
 def _of_structured_outputs(form: StructuredOutputs) -> GrammarSpec:
     at = "structured_outputs"
-    for name in ("structural_tag", "whitespace_pattern"):
-        if getattr(form, name) is not None:
-            raise InvalidRequest(f"{at}.{name} is not supported yet", param=f"{at}.{name}")
+    if form.whitespace_pattern is not None:
+        raise InvalidRequest(
+            f"{at}.whitespace_pattern is not supported", param=f"{at}.whitespace_pattern"
+        )
     whitespace: Whitespace = "compact" if form.disable_any_whitespace else "pep"
     found: dict[str, GrammarSpec] = {}
     if form.json is not None:
@@ -152,9 +174,13 @@ def _of_structured_outputs(form: StructuredOutputs) -> GrammarSpec:
         found[f"{at}.grammar"] = grammar_spec(form.grammar)
     if form.json_object:
         found[f"{at}.json_object"] = GrammarSpec(kind="json_object", whitespace=whitespace)
+    if form.structural_tag is not None:
+        found[f"{at}.structural_tag"] = structural_spec(
+            form.structural_tag, f"{at}.structural_tag", whitespace
+        )
     spec = only(found)
     if spec is None:
         raise InvalidRequest(
-            f"{at} needs one of json, regex, choice, grammar, json_object", param=at
+            f"{at} needs one of json, regex, choice, grammar, json_object, structural_tag", param=at
         )
     return spec

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from stolon.errors import EngineClosed, InvalidRequest
 from stolon.srt.client import EngineClient
+from stolon.srt.protocol import Speculation
 from stolon.srt.server.app import create_app
 from stolon.srt.server.context import ServerContext
 from stolon.srt.server.gate import LOOPBACK_HOSTS
@@ -46,6 +47,7 @@ def serve(
     max_running: int | None = None,
     threads: int | None = None,
     context_length: int | None = None,
+    speculation: Speculation = "auto",
     launch: Callable[[EngineOptions], EngineClient] = ZmqEngineClient.launch,
 ) -> None:
     """Serve `model` over HTTP until SIGINT or SIGTERM; then drain and return.
@@ -66,6 +68,7 @@ def serve(
                 max_running=max_running,
                 threads=threads,
                 context_length=context_length,
+                speculation=speculation,
             )
         )
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stolon.srt.protocol import Speculation
+
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of Engine; None leaves the choice to it."""
@@ -14,3 +16,4 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_running: int | None = None
     threads: int | None = None
     context_length: int | None = None
+    speculation: Speculation = "auto"

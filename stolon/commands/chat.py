@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         dtype=args.dtype,
         threads=args.threads,
         context_length=args.context_length,
+        speculation=args.speculation,
         kv_tokens=args.kv_tokens,
         max_running=args.max_running,
     ) as engine:

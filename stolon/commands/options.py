@@ -24,6 +24,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context-length", type=positive, metavar="N", help="longest sequence")
     parser.add_argument("--kv-tokens", type=positive, metavar="N", help="tokens the cache holds")
     parser.add_argument("--max-running", type=positive, metavar="N", help="sequences in one step")
+    parser.add_argument(
+        "--speculation",
+        default="auto",
+        choices=("auto", "off"),
+        help="off: never guess tokens from what a text repeats (the output is the same)",
+    )
 
 
 def positive(text: str) -> int:

@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         max_running=args.max_running,
         threads=args.threads,
         context_length=args.context_length,
+        speculation=args.speculation,
     )
     return 0
 
