@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,10 @@ WORD_REGEXES: Mapping[str, tuple[str, ...]] = {
     "tekken": (_TEKKEN,),
     "gpt-4o": (_GPT4O,),
 }
+# With every regex above, a line that begins with a letter after one that does not end in a blank is a
+# new word, whatever stands before or after: no alternative goes on from a line feed to a letter, and
+# the one that looks ahead sees no more than the next character.
+LINE_CUT = re.compile(r"(?<=\S\n)(?=[A-Za-z])")
 _ALIASES = {
     "phi-2": "gpt-2",
     "olmo": "gpt-2",
@@ -150,6 +155,7 @@ class BytePairTokenizer(PieceTokenizer):
         eos_ids: Iterable[int],
         add_bos: bool,
         settings: Iterable[bytes],
+        cut: re.Pattern[str] | None = None,
     ) -> None:
         super().__init__(
             token_bytes=token_bytes,
@@ -158,6 +164,7 @@ class BytePairTokenizer(PieceTokenizer):
             eos_ids=eos_ids,
             add_bos=add_bos,
             settings=settings,
+            cut=cut,
         )
         self._library = library
         self._added = added

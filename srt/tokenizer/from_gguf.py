@@ -17,6 +17,7 @@ from tokenizers.models import BPE
 from stolon.errors import ModelFileError, UnsupportedModel
 from stolon.srt.tokenizer.base import Tokenizer
 from stolon.srt.tokenizer.bpe import (
+    LINE_CUT,
     BytePairTokenizer,
     byte_level_library,
     checked_merges,
@@ -190,6 +191,7 @@ def _byte_level(file: GGUFFile) -> Tokenizer:
         eos_ids=_end_ids(file, added, len(pieces)),
         add_bos=file.get_bool(_KEY + "add_bos_token", default=name in _BOS_BY_DEFAULT),
         settings=["\n".join(merges).encode(), repr((regexes, ignore_merges)).encode()],
+        cut=LINE_CUT,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from stolon.errors import InvalidRequest, ModelFileError
 from stolon.srt.tokenizer.base import Tokenizer
+from stolon.srt.tokenizer.memo import TokenMemo
 from stolon.srt.tokenizer.token_bytes import TokenBytes
 
 # End-of-turn and end-of-text spellings of known model families. A model file usually names only one
@@ -94,8 +95,10 @@ class PieceTokenizer(Tokenizer):
         eos_ids: Iterable[int],
         add_bos: bool,
         settings: Iterable[bytes],
+        cut: re.Pattern[str] | None = None,
     ) -> None:
-        """`settings` is whatever else determines the result (merges, scores, regexes)."""
+        """`settings` is whatever else determines the result (merges, scores, regexes); for `cut` see
+        `TokenMemo`."""
         self.token_bytes = (
             token_bytes if isinstance(token_bytes, TokenBytes) else TokenBytes(token_bytes)
         )
@@ -113,6 +116,7 @@ class PieceTokenizer(Tokenizer):
         self._control = Splitter(t for t in added if t.special)
         self._user_defined = Splitter(t for t in added if not t.special)
         self.fingerprint = _fingerprint(self, added, settings)
+        self._memo = TokenMemo(cut)
 
     @abstractmethod
     def _encode_ordinary(self, text: str, *, at_start: bool) -> list[int]:
@@ -142,7 +146,10 @@ class PieceTokenizer(Tokenizer):
                 ids.append(piece)
             else:
                 begins = at_start and (not ids or ids == [self.bos_id])
-                ids += self._encode_ordinary(piece, at_start=begins)
+                ids += self._memo.encode(piece, self._encode_piece, at_start=begins)
+
+    def _encode_piece(self, text: str, at_start: bool) -> list[int]:
+        return self._encode_ordinary(text, at_start=at_start)
 
 
 def find_eos(named: Iterable[int | None], added: Sequence[AddedToken]) -> frozenset[int]:
