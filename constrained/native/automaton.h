@@ -6,6 +6,10 @@
 //
 // For masks, counts are made coarse first: what is further from a bound than the longest token can go makes no
 // difference to any token. Most positions in a long repetition thus share one mask and the states under it.
+//
+// In free text nearly every token is allowed, and walking all of them would be the same in each grammar. So it is
+// noted of a state which characters lead to one same state (itself, or the next place in a repetition); tokens of
+// these need no walk.
 #pragma once
 
 #include <cstdint>
@@ -110,6 +114,14 @@ class Automaton {
         bool accepting, closed;
         int32_t coarse;
         int64_t row;  // its transitions, in `rows_`; -1 before the first
+        int32_t run;  // in `runs_`; 0 before it is asked for
+    };
+    // The characters that lead from a state to one and the same.
+    struct Run {
+        int32_t to;         // kDead without any
+        uint64_t ascii[2];  // those of one byte
+        bool wide;          // whether all others do too
+        uint32_t length;    // how many of these characters may surely come after each other; 0 before it is asked for
     };
 
     int32_t next(int32_t state, uint8_t byte) {
@@ -121,6 +133,17 @@ class Automaton {
         return step(state, byte);
     }
     int32_t step(int32_t state, uint8_t byte);
+    // Its length is not known yet; `length_of` sets it.
+    const Run& run_of(int32_t state);
+    uint32_t length_of(int32_t state);
+    bool all_wide_lead(int32_t state, int32_t to);
+    // Whether every text below a node of the trie goes on from a state, as far as runs tell.
+    bool takes_below(int32_t state, uint32_t node);
+    // Whether most tokens begin with a byte of the state's run.
+    bool takes_most(int32_t state);
+    // `Most`: begin with all tokens and take away what is not allowed. The result is the same.
+    template <bool Most>
+    bool walk(int32_t state, uint32_t* row);
     void close(uint32_t pc, const Config& from);
     uint32_t intern(const Config& config);
     int32_t intern_set(bool accepting);
@@ -140,6 +163,8 @@ class Automaton {
     std::vector<uint32_t> members_;
     std::unordered_map<size_t, std::vector<int32_t>> state_ids_;  // by hash
     std::vector<int32_t> rows_;
+    std::vector<Run> runs_;  // the first one is of no characters
+    std::vector<int32_t> chain_;
     int64_t memory_ = 0, work_ = 0;
 
     // Of the set being built.

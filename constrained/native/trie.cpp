@@ -42,6 +42,34 @@ Trie::Trie(const uint8_t* data, const int64_t* ends, const uint8_t* used, int64_
         before = text;
     }
     for (uint32_t node : path) nodes[node].skip = static_cast<uint32_t>(nodes.size());
+    measure();
+}
+
+void Trie::measure() {
+    row.assign((count + 31) / 32, 0);
+    for (uint32_t token : tokens) row[token >> 5] |= 1u << (token & 31);
+    below.resize(nodes.size());
+    std::vector<uint8_t> valid(nodes.size());  // the states of UTF-8 from which all texts below go on
+    for (size_t at = nodes.size(); at-- > 0;) {
+        Below& here = below[at];
+        here = {};
+        valid[at] = 0xFF;
+        for (uint32_t child = at + 1; child < nodes[at].skip; child = nodes[child].skip) {
+            uint8_t byte = nodes[child].byte;
+            const Below& there = below[child];
+            here.ascii[0] |= there.ascii[0];
+            here.ascii[1] |= there.ascii[1];
+            here.wide |= there.wide || byte >= 0x80;
+            if (byte < 0x80) here.ascii[byte >> 6] |= uint64_t{1} << (byte & 63);
+            bool begins = (byte & 0xC0) != 0x80;
+            here.chars = std::max<uint16_t>(here.chars, there.chars + begins);
+            for (int state = 0; state < kUtf8States; state++) {
+                int to = utf8_next(state, byte);
+                if (to < 0 || !(valid[child] >> to & 1)) valid[at] &= ~(1u << state);
+            }
+        }
+        here.text = valid[at] & 1;
+    }
 }
 
 int64_t Trie::find(std::string_view text) const {

@@ -25,6 +25,20 @@ class Trie {
                 static_cast<size_t>(offsets[token + 1] - offsets[token])};
     }
 
+    // What the texts below a node are made of: read from there on, as texts of their own.
+    struct Below {
+        uint64_t ascii[2];  // the bytes under 128 that occur
+        uint16_t chars;     // characters of the longest, one that is cut off included
+        bool wide;          // some have other characters
+        bool text;          // each is UTF-8, or the beginning of it
+    };
+
+    // The end of a node's subtree in `tokens`; its own tokens come first.
+    uint32_t tokens_end(uint32_t node) const {
+        uint32_t after = nodes[node].skip;
+        return after < nodes.size() ? nodes[after].first : static_cast<uint32_t>(tokens.size());
+    }
+
     // The node whose path is `text`; -1 if there is none. Empty text has no node.
     int64_t find(std::string_view text) const;
 
@@ -38,6 +52,31 @@ class Trie {
     std::vector<uint8_t> bytes;
     std::vector<int64_t> offsets;
     std::vector<uint8_t> use;
+    std::vector<Below> below;    // by node
+    std::vector<uint32_t> row;   // a bit for each of `tokens`
+
+  private:
+    void measure();
 };
+
+// UTF-8 as an automaton: 0 is between characters, negative is no UTF-8. The other states are within one.
+inline int utf8_next(int state, uint8_t byte) {
+    struct Range {
+        uint8_t low, high, to;
+    };
+    constexpr Range kRest[] = {{0x80, 0xBF, 0}, {0x80, 0xBF, 1}, {0x80, 0xBF, 2}, {0xA0, 0xBF, 1},
+                               {0x80, 0x9F, 1}, {0x90, 0xBF, 2}, {0x80, 0x8F, 2}};
+    if (state > 0) {
+        const Range& range = kRest[state - 1];
+        return byte >= range.low && byte <= range.high ? range.to : -1;
+    }
+    if (byte < 0x80) return 0;
+    if (byte < 0xC2 || byte > 0xF4) return -1;
+    if (byte < 0xE0) return 1;
+    if (byte < 0xF0) return byte == 0xE0 ? 4 : byte == 0xED ? 5 : 2;
+    return byte == 0xF0 ? 6 : byte == 0xF4 ? 7 : 3;
+}
+
+constexpr int kUtf8States = 8;
 
 }  // namespace stolon

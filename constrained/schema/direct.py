@@ -33,6 +33,9 @@ _CHANGING = _REWRITTEN | {"properties", "pattern", "patternProperties", "format"
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties")
+_ANY_NAME = r"^(?s:.*)$"
+"""As a search for nothing it would match the same, but llguidance would not see a repetition in it, and
+walk the whole vocabulary at each token of a name."""
 _PLAIN = frozenset("^$[]()|{},0123456789-_:;=!@%&~\"'<>`#/ ")
 
 
@@ -126,7 +129,8 @@ def _settle(schema: dict[str, Any]) -> None:
         # llguidance takes an escaped spelling of a named property for another name; among the names of
         # a pattern it allows no such spellings.
         rest = schema.get("additionalProperties", True)
-        others = "" if rest is True or rest == {} else pattern_of_others(schema["properties"])
+        free = rest is True or rest == {}
+        others = _ANY_NAME if free else pattern_of_others(schema["properties"])
         if others is None:
             raise GrammarError("too many names")
         schema["patternProperties"] = {others: rest}
