@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stolon.srt.protocol import Event, Failed, Request, SampleDone
-from stolon.srt.tokenizer import ChatTemplate, Tokenizer
+from stolon.srt.tokenizer import ChatTemplate, TemplateSource, Tokenizer
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,37 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     parameters: int
     weights_version: str = "0"
+
+
+class TokenizerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The attributes of a `Tokenizer` but for the bytes of its tokens."""
+
+    vocab_size: int
+    special_tokens: dict[str, int]
+    bos_id: int | None
+    eos_ids: list[int]
+    add_bos: bool
+    fingerprint: str
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TokenizerInfo:
+        return cls(
+            vocab_size=tokenizer.vocab_size,
+            special_tokens=tokenizer.special_tokens,
+            bos_id=tokenizer.bos_id,
+            eos_ids=sorted(tokenizer.eos_ids),
+            add_bos=tokenizer.add_bos,
+            fingerprint=tokenizer.fingerprint,
+        )
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server tells a program that is to run on it. `blocks_version` is `protocol.BLOCKS_VERSION`."""
+
+    blocks_version: int
+    model: ModelInfo
+    tokenizer: TokenizerInfo
+    chat_template: TemplateSource | None
 
 
 class EngineStats(msgspec.Struct, kw_only=True):

@@ -26,6 +26,9 @@ MAX_LOGIT_BIAS = 1024
 MAX_CHOICES = 4096
 MAX_SEGMENTS = 4096
 
+BLOCKS_VERSION = 1
+"""Of the messages below, as they travel between a program and a server. Both sides must have the same."""
+
 LogprobMode = Literal["raw", "tempered", "processed"]
 JumpForward = Literal["inject", "verify", "off"]
 Speculation = Literal["auto", "off"]
@@ -181,20 +184,20 @@ class LogprobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mode: LogprobMode = "raw"
 
 
-class Text(msgspec.Struct, frozen=True, tag="text"):
+class Text(msgspec.Struct, frozen=True, tag="text", forbid_unknown_fields=True):
     """Literal text. Only `special` text (from a chat template) may spell special tokens."""
 
     text: str
     special: bool = False
 
 
-class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+class Tokens(msgspec.Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
     """Known token ids, taken as they are."""
 
     ids: list[int]
 
 
-class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen"):
+class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen", forbid_unknown_fields=True):
     """Generate until a stop, the end of the grammar, or max_tokens.
 
     Attributes:
@@ -212,7 +215,7 @@ class Gen(msgspec.Struct, frozen=True, kw_only=True, tag="gen"):
     heal: bool = False
 
 
-class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select"):
+class Select(msgspec.Struct, frozen=True, kw_only=True, tag="select", forbid_unknown_fields=True):
     """Score every choice after the text so far, and append the best one or one that is drawn.
 
     Attributes:
@@ -260,7 +263,7 @@ class PromptLogprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     top: int = 0
 
 
-class Request(msgspec.Struct, kw_only=True):
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One block of a program.
 
     Attributes:

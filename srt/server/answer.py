@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from stolon.srt.protocol import Event, Request
 from stolon.srt.server.bodies import parse_body, read_body
 from stolon.srt.server.dispatch import Dispatcher, Run, Ticket
-from stolon.srt.server.errors import describe
+from stolon.srt.server.errors import Failure, describe
 from stolon.srt.server.outcomes import Gathering, Outcome
 
 T = TypeVar("T")
@@ -108,8 +108,11 @@ class Answer(Response):
         except Exception as error:
             if self._started:
                 raise
-            answer = describe(error, retry_after=self._dispatcher.limits.retry_after)
-            await answer.response()(scope, receive, send)
+            await self.failure(error).response()(scope, receive, send)
+
+    def failure(self, error: Exception) -> Failure:
+        """How an error is told to this client."""
+        return describe(error, retry_after=self._dispatcher.limits.retry_after)
 
     async def _answer(self, job: Job, ticket: Ticket, send: Send) -> None:
         run = self._dispatcher.start(job.requests, ticket)
@@ -150,7 +153,7 @@ class Answer(Response):
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except Exception as error:
-            last = sse(describe(error).json()) + DONE
+            last = sse(self.failure(error).json()) + DONE
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _pieces(self, job: Job, run: Run) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from stolon.errors import StolonError
 from stolon.srt.client import EngineClient
+from stolon.srt.server.blocks import add_block_routes
 from stolon.srt.server.chat import add_chat_routes
 from stolon.srt.server.completions import add_completion_routes
 from stolon.srt.server.context import ServerContext
@@ -66,6 +67,7 @@ def create_app(
         add_chat_routes,
         add_completion_routes,
         add_native_routes,
+        add_block_routes,
         add_text_routes,
         add_operation_routes,
     ):

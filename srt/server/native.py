@@ -37,7 +37,7 @@ from stolon.srt.server.native_schemas import GenerateBody, NativeSampling
 from stolon.srt.server.openai_schemas import MAX_SALT_CHARS
 from stolon.srt.server.outcomes import Outcome
 
-_RID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+RID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def add_native_routes(app: FastAPI, server: ServerContext) -> None:
@@ -149,7 +149,7 @@ class GenerateJob:
         rids = [given] if isinstance(given, str) else given
         if len(rids) != count or len(set(rids)) != count:
             raise InvalidRequest("rid needs one distinct id per prompt", param="rid")
-        if not all(_RID.fullmatch(rid) for rid in rids):
+        if not all(RID.fullmatch(rid) for rid in rids):
             raise InvalidRequest("rid has 1 to 128 letters, digits or any of . _ : -", param="rid")
         return rids
 

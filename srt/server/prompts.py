@@ -37,14 +37,14 @@ class Prompts:
         merged = _merge(parts)
         if len(merged) >= MAX_SEGMENTS:
             raise InvalidRequest("messages has too many messages", param="messages")
-        self._check_size(sum(len(text.encode()) for text, _ in merged), "messages")
+        self.check_size(sum(len(text.encode()) for text, _ in merged), "messages")
         return merged, [Text(text, special) for text, special in merged]
 
     def text(self, text: str, param: str) -> list[Segment]:
         """A raw prompt: its author may spell special tokens, as with a template applied by the
         client.
         """
-        self._check_size(len(text.encode()), param)
+        self.check_size(len(text.encode()), param)
         return [Text(text, special=True)]
 
     def ids(self, ids: Sequence[int], param: str) -> list[Segment]:
@@ -74,7 +74,8 @@ class Prompts:
             ids.insert(0, first)
         return ids
 
-    def _check_size(self, size: int, param: str) -> None:
+    def check_size(self, size: int, param: str) -> None:
+        """Raise ContextLengthExceeded for so many bytes of text that no prompt can hold them."""
         # No token stands for more bytes than the longest one: this text can't fit, whatever its
         # tokens are.
         if size > self.context_length * self._max_token_bytes:

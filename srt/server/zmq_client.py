@@ -14,7 +14,7 @@ from concurrent.futures import Future
 import msgspec
 import zmq
 
-from stolon.errors import EngineClosed, EngineError, StolonError, error_from_code
+from stolon.errors import EngineClosed, EngineError, InvalidRequest, StolonError, error_from_code
 from stolon.srt.client import EngineStats, ModelInfo
 from stolon.srt.protocol import Event, Failed, Request, SampleDone
 from stolon.srt.server import ipc
@@ -110,7 +110,10 @@ class ZmqEngineClient:
         return cls(command, tokenizer, chat_template)
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        data = ipc.pack(ipc.Submit(request))
+        try:
+            data = ipc.pack(ipc.Submit(request))
+        except OverflowError:  # no limit of any field is near what a message can hold
+            raise InvalidRequest("a number in the request is far out of range") from None
         with self._lock:
             self._check_alive()
             if request.rid in self._open:

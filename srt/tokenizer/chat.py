@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from stolon.errors import TemplateError
 from stolon.srt.tokenizer.guard import ContentGuard
 from stolon.srt.tokenizer.sandbox import (
@@ -40,6 +42,24 @@ _PLAIN = """\
 """
 
 _NOT_APPEND_ONLY = "render the whole conversation again for every turn instead of appending to it"
+
+
+class TemplateSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat template as plain data: the arguments of ChatTemplate."""
+
+    source: str
+    special_tokens: tuple[str, ...]
+    bos_token: str = ""
+    eos_token: str = ""
+
+    def compile(self) -> ChatTemplate:
+        """Raises TemplateError as ChatTemplate does."""
+        return ChatTemplate(
+            self.source,
+            special_tokens=self.special_tokens,
+            bos_token=self.bos_token,
+            eos_token=self.eos_token,
+        )
 
 
 class ChatTemplate:
@@ -77,6 +97,10 @@ class ChatTemplate:
             ) from error
         except (RecursionError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
             raise TemplateError(f"the chat template can't be compiled: {error}") from error
+
+    def describe(self) -> TemplateSource:
+        """What it takes to compile the same template elsewhere."""
+        return TemplateSource(source=self.source, special_tokens=self._guarded, **self._variables)
 
     @classmethod
     def chatml(cls) -> ChatTemplate:
