@@ -29,6 +29,7 @@ from stolon.lang.primitives import (
     video,
 )
 from stolon.lang.program import Function, function
+from stolon.lang.restored import RestoredState
 from stolon.lang.state import ProgramState
 from stolon.lang.trace import CallTrace, TokenCounts, Trace
 
@@ -39,6 +40,7 @@ __all__ = [
     "ForkGroup",
     "Function",
     "ProgramState",
+    "RestoredState",
     "TokenCounts",
     "Trace",
     "assistant",

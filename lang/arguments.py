@@ -45,3 +45,19 @@ def word(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return checked
+
+
+def described(signature: inspect.Signature) -> str:
+    """The parameters after the first as text that is the same in every process."""
+    parts = []
+    for parameter in list(signature.parameters.values())[1:]:
+        mark = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            mark = "*, "
+        value = parameter.default
+        default = ""
+        if value is not parameter.empty:
+            data = value is None or isinstance(value, bool | int | float | str)
+            default = f"={value!r}" if data else "=..."
+        parts.append(f"{mark}{parameter.name}{default}")
+    return ", ".join(parts)

@@ -31,7 +31,10 @@ class ProgramState:
 
     Attributes:
         ret_value: what the body returned.
+        restored: False; True for the results that a resumed batch takes from its checkpoint.
     """
+
+    restored = False
 
     def __init__(self, branch: Branch, *, outside: bool = False) -> None:
         self._branch = branch

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stolon.lang import ForkGroup as ForkGroup
     from stolon.lang import Function as Function
     from stolon.lang import ProgramState as ProgramState
+    from stolon.lang import RestoredState as RestoredState
     from stolon.lang import Trace as Trace
     from stolon.lang import assistant as assistant
     from stolon.lang import assistant_begin as assistant_begin
@@ -52,6 +53,7 @@ __all__ = [
     "ForkGroup",
     "Function",
     "ProgramState",
+    "RestoredState",
     "StolonError",
     "Trace",
     "__version__",

@@ -11,7 +11,7 @@ from support.fake_engine import FakeEngine
 
 import stolon as sl
 from stolon.errors import Aborted, InternalError, InvalidRequest
-from stolon.lang import batch as batches
+from stolon.lang.concurrency import AUTO_LIMIT
 
 
 @sl.function
@@ -235,8 +235,8 @@ def test_batches_inside_programs_do_not_starve() -> None:
         return sum(state.ret_value for state in inner)
 
     engine = FakeEngine()
-    states = outer.run_batch([(i,) for i in range(batches.AUTO_LIMIT + 6)], backend=engine)
-    assert states[-1].ret_value == 2 * (batches.AUTO_LIMIT + 5) + 1
+    states = outer.run_batch([(i,) for i in range(AUTO_LIMIT + 6)], backend=engine)
+    assert states[-1].ret_value == 2 * (AUTO_LIMIT + 5) + 1
 
 
 def test_an_error_without_room_for_results_is_still_raised() -> None:
@@ -268,8 +268,6 @@ def test_aborting_a_run_from_outside_raises_in_its_read() -> None:
     state = program.run(backend=engine, stream=True)
     while not engine.received:
         time.sleep(0.005)
-    from stolon.lang.runtime_loop import runtime_loop
-
-    runtime_loop().submit(state._branch.run.abort()).result()
+    state._branch.run.abort()
     engine.gate.set()
     assert state.error() is not None

@@ -1,0 +1,89 @@
+"""What a batch needs of a program: runs that are ready to begin, and what a checkpoint knows it by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stolon.lang.arguments import described, unexpected
+from stolon.lang.backend import default_backend
+from stolon.lang.batch_options import BATCH_NAMES
+from stolon.lang.checkpoint_lines import Identity
+from stolon.lang.invocation import Invocation
+from stolon.lang.location import located
+from stolon.lang.options import SamplingOptions
+from stolon.lang.restored import is_plain
+from stolon.srt.client import EngineClient
+
+if TYPE_CHECKING:
+    from stolon.lang.program import Function
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchProgram:
+    """A program on an engine.
+
+    Attributes:
+        identity: what a checkpoint is compared by.
+        prepare: of the index, the item and the run's seed, a run that is ready to begin; raises what
+            the item's arguments raise.
+        arguments: an item's arguments by name, for a checkpoint.
+    """
+
+    client: EngineClient
+    identity: Identity
+    is_async: bool
+    prepare: Callable[[int, Any, int], Invocation]
+    arguments: Callable[[Any], Any]
+
+
+def batch_program(
+    function: Function,
+    caller: str,
+    sampling: dict[str, Any],
+    backend: EngineClient | None,
+    *,
+    known: Iterable[str],
+) -> BatchProgram:
+    """The program of a call of `caller`, `run_batch` or `arun_batch`, with its sampling arguments.
+
+    Raises TypeError for an argument that is none of these, nor one of the `known` that it may mean.
+    """
+    with located:
+        options = SamplingOptions.take(sampling, ())
+    if sampling:
+        names = {"batch", "generator_style", *BATCH_NAMES, *known} - {"stream"}
+        raise unexpected(caller, next(iter(sampling)), names)
+    engine = backend or default_backend()
+
+    def prepare(index: int, item: Any, seed: int) -> Invocation:
+        args, kwargs = function._item(index, item)
+        state, call = function._state(args, kwargs, engine, options, seed, stream=False)
+        return Invocation(state, call, is_async=function.is_async)
+
+    return BatchProgram(
+        client=engine,
+        identity=Identity(
+            program=function.name,
+            signature=described(function.signature),
+            model=engine.info.name,
+            sampling={name: getattr(options, name) for name in options.given()},
+        ),
+        is_async=function.is_async,
+        prepare=prepare,
+        arguments=lambda item: _by_name(function, item),
+    )
+
+
+def _by_name(function: Function, item: Any) -> Any:
+    """Arguments that a checkpoint tells an item by. What is bound and no data is the program's."""
+    if not isinstance(item, Mapping | tuple | list):
+        return item
+    args, kwargs = function._item(0, item)
+    try:
+        given = function.signature.bind_partial(None, *args, **kwargs).arguments
+    except TypeError:
+        return item
+    del given["s"]
+    return {name: value for name, value in function.bound.items() if is_plain(value)} | given
