@@ -67,6 +67,12 @@ class CompileCache:
             # A fresh copy: one exception object must not collect the tracebacks of many requests.
             raise type(error)(error.message, where=error.where, hint=error.hint) from None
 
+    def peek(self, key: Key) -> Grammar | None:
+        """What `get` would return, or raise, without making or waiting for it; else None."""
+        with self._lock:
+            future = self._cache.get(key)
+        return None if future is None or not future.done() else self.get(key, future.result)
+
     def _fill(self, key: Key, future: Future[Grammar], make: Callable[[], Grammar]) -> None:
         try:
             grammar = make()

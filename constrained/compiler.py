@@ -11,7 +11,7 @@ from typing import NamedTuple
 import llguidance
 import msgspec
 
-from stolon.constrained.compile_cache import CompileCache
+from stolon.constrained.compile_cache import CompileCache, Key
 from stolon.constrained.fsm import compile_fsm
 from stolon.constrained.lark_forcing import forces_safely
 from stolon.constrained.lark_text import check_lark, gbnf_to_lark
@@ -77,8 +77,11 @@ class GrammarCompiler:
             GrammarError: the spec is refused; `where` is a JSON pointer or an offset, if known.
             EngineError: the process for costly specs can't be had; the next call tries again.
         """
-        key = (*msgspec.structs.astuple(_canonical(spec)), prefix)
-        return self._cache.get(key, lambda: self._compile(spec, prefix))
+        return self._cache.get(_key(spec, prefix), lambda: self._compile(spec, prefix))
+
+    def compiled(self, spec: GrammarSpec, *, prefix: bytes = b"") -> Grammar | None:
+        """What `compile` returns or raises, where it is known already; None where it has to compile."""
+        return self._cache.peek(_key(spec, prefix))
 
     def close(self) -> None:
         """End the child process, if there is one. Costly specs are refused from then on."""
@@ -229,6 +232,10 @@ def _forces(spec: GrammarSpec, source: str) -> bool:
         for grammar in json.loads(source)["grammars"]
         if spec.kind != "structural_tag" or grammar["name"].startswith(EBNF_SPAN)
     )
+
+
+def _key(spec: GrammarSpec, prefix: bytes) -> Key:
+    return (*msgspec.structs.astuple(_canonical(spec)), prefix)
 
 
 def _canonical(spec: GrammarSpec) -> GrammarSpec:

@@ -1,11 +1,14 @@
-"""From a request to what the loop can walk: validated, tokenised, grammars compiled. Runs off the loop."""
+"""From a request to what the loop can walk: validated, tokenised, grammars compiled. Runs off the loop.
+
+A grammar that is not at hand is compiled after the request was queued: its prompt is computed meanwhile.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,7 @@ from stolon.srt.protocol import (
     MAX_TOP_LOGPROBS,
     Event,
     Gen,
+    GrammarSpec,
     Request,
     Segment,
     Select,
@@ -44,9 +48,19 @@ class Known:
 
 
 @dataclass(slots=True, frozen=True)
+class Uncompiled:
+    """A grammar that a queued job waits for: of which segment, and the healed bytes before it."""
+
+    segment: int
+    spec: GrammarSpec
+    prefix: bytes
+
+
+@dataclass(slots=True, frozen=True)
 class GenStep:
     """Generate; `prefix` are healed bytes the first tokens must repeat, `first_mask` enforces them where
-    no grammar does; with `closing` the text is to end valid within the budget."""
+    no grammar does; with `closing` the text is to end valid within the budget. While `compiling`, the
+    grammar is still to come, and nothing may be generated."""
 
     segment: int
     gen: Gen
@@ -56,6 +70,7 @@ class GenStep:
     prefix: bytes = b""
     first_mask: AllowList | None = None
     closing: ClosingTable | None = None
+    compiling: Uncompiled | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -89,6 +104,18 @@ class Job:
     aborted: bool = False
     over: bool = False
     prompt_reported: bool = False
+
+    @property
+    def uncompiled(self) -> list[Uncompiled]:
+        """What its steps wait for, in their order."""
+        steps = (step for step in self.steps if isinstance(step, GenStep))
+        return [step.compiling for step in steps if step.compiling is not None]
+
+    def use_grammar(self, segment: int, grammar: Grammar) -> None:
+        """A grammar is there: the step of that segment has it from now on."""
+        for index, step in enumerate(self.steps):
+            if isinstance(step, GenStep) and step.segment == segment:
+                self.steps[index] = replace(step, grammar=grammar, compiling=None)
 
 
 class Admission:
@@ -131,8 +158,18 @@ class Admission:
             )
         prompt = np.array(first.ids, np.int64)
         return Job(
-            request, steps, on_event, submitted, prompt, head=prompt[:SHARED_TOKENS].tobytes()
+            request,
+            steps,
+            on_event,
+            submitted,
+            prompt,
+            head=prompt[:SHARED_TOKENS].tobytes(),
         )
+
+    def compile(self, missing: Uncompiled) -> Grammar:
+        """Compile what a queued job waits for, in this thread. Raises as `prepare` does."""
+        with _about(missing.segment):
+            return self._compiler.compile(missing.spec, prefix=missing.prefix)
 
     def close(self) -> None:
         """End what runs beside this process for it."""
@@ -246,12 +283,16 @@ class Admission:
     def _gen(
         self, index: int, gen: Gen, ids: list[int], *, heal: bool, keep: int
     ) -> tuple[list[int], GenStep]:
-        prefix = b""
-        if heal and gen.sampling.max_tokens != 0:
-            ids, prefix = self._boundary.heal(ids, keep=keep)
-        grammar = self._compiler.compile(gen.grammar, prefix=prefix) if gen.grammar else None
+        rest, healed = self._boundary.heal(ids, keep=keep) if heal else (ids, b"")
+        # A generation of no tokens leaves the prompt whole; its grammar is prepared for one that has.
+        ids, prefix = (ids, b"") if gen.sampling.max_tokens == 0 else (rest, healed)
+        grammar = compiling = None
+        if gen.grammar is not None:
+            grammar = self._compiler.compiled(gen.grammar, prefix=healed)
+            if grammar is None:
+                compiling = Uncompiled(index, gen.grammar, healed)
         first_mask = None
-        if prefix and grammar is None:
+        if prefix and gen.grammar is None:
             first_mask = self._boundary.starting_with(prefix)
         step = GenStep(
             index,
@@ -261,7 +302,8 @@ class Admission:
             _seed(gen.sampling.seed),
             prefix,
             first_mask,
-            self._closing_table() if grammar and gen.sampling.close_at_budget else None,
+            self._closing_table() if gen.grammar and gen.sampling.close_at_budget else None,
+            compiling=compiling,
         )
         return ids, step
 

@@ -139,10 +139,12 @@ class Batcher:
             if seq.row < 0:
                 continue  # retracted for an earlier one
             pending = seq.pending
+            if seq.held_back and pending <= 1:
+                continue
             if pending == 0 and not self._ready_for_trie(seq):
                 self._space.rewind(seq, len(seq.tokens) - 1)
                 pending = 1
-            wanted = pending if pending <= 1 else min(pending, budget)
+            wanted = pending if pending <= 1 else min(pending - seq.held_back, budget)
             if self._wants_prompt_logprobs(seq):
                 wanted = min(wanted, PROMPT_LOGPROB_ROWS)
             if wanted <= 0 and pending:

@@ -65,6 +65,8 @@ class Drafter:
     def propose(self, running: Iterable[Sequence]) -> dict[Sequence, Draft]:
         """Drafts for the sequences that get one in this step."""
         sequences = [seq for seq in running if seq.generation is not None]
+        if not sequences:
+            return {}
         trade = _Trade(self._cost, len(sequences))
         lookup = self._lookup and trade.pays(max(self._rates.values))
         drafts: dict[Sequence, Draft] = {}

@@ -9,13 +9,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
 from stolon.kernels import Ops, ops_by_name
-from stolon.srt.admission import Admission, is_quick
+from stolon.srt.admission import Admission, Job, is_quick
 from stolon.srt.build import (
     DEFAULT_RUNNING,
     DEFAULT_STEP_TOKENS,
@@ -292,6 +293,24 @@ class Engine:
                 return
         if aborted:
             self.abort(request.rid)
+        self._compile(job)
+
+    def _compile(self, job: Job) -> None:
+        """Compile what a queued job waits for, while the loop computes its prompt."""
+        try:
+            for missing in job.uncompiled:
+                grammar = self._admission.compile(missing)
+                self._loop.post(partial(self._loop.use_grammar, job, missing.segment, grammar))
+        except EngineClosed:
+            return  # which has ended the job
+        except StolonError as error:
+            self._refuse(job, error)
+        except Exception as error:
+            self._refuse(job, InternalError(f"compiling a grammar failed ({type(error).__name__})"))
+
+    def _refuse(self, job: Job, error: StolonError) -> None:
+        with suppress(EngineClosed):
+            self._loop.post(partial(self._loop.refuse, job, error))
 
     def _forget(self, rid: str) -> None:
         with self._lock:

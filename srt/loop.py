@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from copy import copy
 
+from stolon.constrained import Grammar
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, StolonError
 from stolon.srt.admission import Job
 from stolon.srt.batching import Batcher
@@ -55,6 +56,7 @@ class EngineLoop:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._held_back = False
         self._tidied = time.perf_counter()
         self._tidied_steps = 0
         self._jobs: dict[str, Job] = {}
@@ -124,6 +126,17 @@ class EngineLoop:
             for seq in self._scheduler.of_job(job):
                 self._walker.abort(seq)
 
+    def use_grammar(self, job: Job, segment: int, grammar: Grammar) -> None:
+        """What a job waited for is compiled."""
+        job.use_grammar(segment, grammar)
+        for seq in self._scheduler.of_job(job):
+            self._walker.resume(seq)
+
+    def refuse(self, job: Job, error: StolonError) -> None:
+        """A grammar that a job waits for is refused. Nothing happens if the job is over by now."""
+        if self._jobs.get(job.request.rid) is job and self._scheduler.of_job(job):
+            self._walker.fail(job, error)
+
     def flush_cache(self) -> None:
         self._space.flush()
 
@@ -149,9 +162,12 @@ class EngineLoop:
             with self._wake:
                 while not (self._inbox or self._closing or self._busy()):
                     self._wake.wait()
+                    self._held_back = False
                 actions = list(self._inbox)
                 self._inbox.clear()
                 closing = self._closing
+                if actions:
+                    self._held_back = False
             while actions:
                 actions.pop(0)()
             if closing:
@@ -170,6 +186,8 @@ class EngineLoop:
             self._tidied, self._tidied_steps = now, self.stats.steps
 
     def _busy(self) -> bool:
+        if self._held_back:
+            return False
         return bool(self._scheduler.running or self._scheduler.waiting)
 
     def _step_guarded(self) -> None:
@@ -197,7 +215,10 @@ class EngineLoop:
             )
         if plan.batch is None:
             if not plan.stuck:
-                raise InternalError("a step had nothing to compute")
+                # All there is to do needs grammars that are being compiled; they come by `post`.
+                self._held_back = any(seq.held_back for seq in self._scheduler.running)
+                if not self._held_back:
+                    raise InternalError("a step had nothing to compute")
             return
         planned = time.perf_counter()
         logits = self._runner.forward(plan.batch)

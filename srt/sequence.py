@@ -159,6 +159,16 @@ class Sequence:
         return len(self.tokens) - self.computed
 
     @property
+    def held_back(self) -> bool:
+        """The grammar of the next generation is still being compiled: its last known token is not
+        computed before, as what is forced after it comes in the same step."""
+        return (
+            self.generation is None
+            and self.at_gen is not None
+            and self.at_gen.compiling is not None
+        )
+
+    @property
     def prefilling(self) -> bool:
         """Known tokens are still being computed, so siblings may be waiting for them."""
         return self.computed < self.known

@@ -66,6 +66,13 @@ class Walker:
         if not seq.job.over:
             self._guard(seq, lambda: self._enter(seq))
 
+    def resume(self, seq: Sequence) -> None:
+        """The grammar that a sequence may have waited for is there."""
+        if not seq.job.over and seq.generation is None and seq.at_gen and not seq.held_back:
+            seq.key = None  # what is forced changes its tokens, also while it is queued
+            seq.cached_at = -1
+            self._guard(seq, lambda: self._begin(seq))
+
     def fail(self, job: Job, error: StolonError) -> None:
         """End a whole request with an error."""
         for seq in self._scheduler.of_job(job):
@@ -77,8 +84,13 @@ class Walker:
 
     def abort(self, seq: Sequence) -> None:
         """End one sample with what it has."""
-        if seq.at_gen is not None and seq.generation is not None:
+        gen = seq.at_gen
+        if gen is not None and seq.generation is not None:
             self._report(seq, seq.generation, Finish(kind="abort"))
+        elif gen is not None and seq.held_back:
+            usage = seq.account.usage(forced=0, sampled=0, retractions=seq.retractions)
+            nothing = GenResult(text="", token_ids=[], finish=Finish(kind="abort"), usage=usage)
+            self._segment_done(seq, gen.segment, nothing)
         self._stats.aborted += 1
         self._finish_sample(seq)
 
@@ -248,17 +260,21 @@ class Walker:
                 param="prompt",
                 hint=CONTEXT_HINT,
             )
-        gen = seq.at_gen
-        if gen is not None:
+        if seq.at_gen is not None:
             seq.account.prompt_tokens = len(seq.tokens)
-            finish = self._generator.begin(seq, gen)
-            if finish is not None and seq.generation is not None:
-                self._end_generation(seq, seq.generation, finish)
+            if not seq.held_back:
+                self._begin(seq)
         elif select is not None:
             seq.account.prompt_tokens = len(seq.tokens)
         elif len(seq.job.steps) > 1:
             # Trailing literals are computed when something follows them.
             self._finish_sample(seq)
+
+    def _begin(self, seq: Sequence) -> None:
+        gen = seq.at_gen
+        finish = None if gen is None else self._generator.begin(seq, gen)
+        if finish is not None and seq.generation is not None:
+            self._end_generation(seq, seq.generation, finish)
 
     def _end_generation(self, seq: Sequence, generation: Generation, finish: Finish) -> None:
         self._report(seq, generation, finish)
