@@ -14,11 +14,20 @@ _lock = threading.Lock()
 _default: EngineClient | None = None
 
 
-def set_default_backend(backend: EngineClient | None) -> None:
-    """Set the engine of programs that name none; None goes back to the embedded engine."""
+def set_default_backend(backend: EngineClient | str | None) -> None:
+    """Set the engine of programs that name none; None goes back to the embedded engine.
+
+    An address is connected to, as by `connect`. A `Runtime` stands for its `endpoint`.
+    """
     global _default
+    engine = backend_of(backend)
     with _lock:
-        _default = backend
+        _default = engine
+
+
+def given_backend() -> EngineClient | None:
+    """What `set_default_backend` set, or the embedded engine if it was started, else None."""
+    return _default
 
 
 def default_backend() -> EngineClient:
@@ -32,6 +41,15 @@ def default_backend() -> EngineClient:
             atexit.register(engine.close)
             _default = engine
         return _default
+
+
+def backend_of(backend: EngineClient | str | None) -> EngineClient | None:
+    """The engine that an argument `backend` means."""
+    if isinstance(backend, str):
+        from stolon.lang.backends.connecting import connect
+
+        return connect(backend)
+    return backend
 
 
 def flush_cache(backend: EngineClient | None = None) -> bool:
@@ -48,5 +66,6 @@ def get_server_info(backend: EngineClient | None = None) -> dict[str, Any] | Non
     engine = backend or _default
     if engine is None:
         return None
+    stats = engine.stats()  # first: a server tells with them what it serves now
     info: dict[str, Any] = msgspec.to_builtins(engine.info)
-    return info | {"stats": msgspec.to_builtins(engine.stats())}
+    return info | {"stats": msgspec.to_builtins(stats)}

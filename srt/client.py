@@ -91,9 +91,14 @@ class EngineStats(msgspec.Struct, kw_only=True):
 class EngineClient(Protocol):
     """An engine as its users see it. All methods are thread-safe."""
 
-    info: ModelInfo
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
         """Queue a request. `on_event` is called from the engine's own thread, in order, and must not

@@ -1,5 +1,31 @@
 """Where programs run besides the embedded engine: servers, ours and others'.
 
-Each backend is an `EngineClient`, so a program does not know which one it runs on. The modules are imported
-when one is first asked for: programs on the embedded engine load no HTTP client.
+Each backend is an `EngineClient`, so a program does not know which one it runs on. Names are imported when
+they are first used: programs on the embedded engine load no HTTP client.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stolon.lang.backends.connecting import connect as connect
+    from stolon.lang.backends.endpoint import RuntimeEndpoint as RuntimeEndpoint
+    from stolon.lang.backends.runtime import Runtime as Runtime
+    from stolon.lang.backends.stolon_server import RemoteEngine as RemoteEngine
+
+__all__ = ["RemoteEngine", "Runtime", "RuntimeEndpoint", "connect"]
+
+_HOMES = {
+    "RemoteEngine": "stolon_server",
+    "Runtime": "runtime",
+    "RuntimeEndpoint": "endpoint",
+    "connect": "connecting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

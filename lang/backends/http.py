@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import httpx
@@ -79,8 +79,18 @@ class HTTPClient:
         server: its address for messages.
     """
 
-    def __init__(self, base_url: str, options: HTTPOptions | None = None) -> None:
-        """Raises InvalidRequest for an address that is none. Nothing is sent."""
+    def __init__(
+        self,
+        base_url: str,
+        options: HTTPOptions | None = None,
+        *,
+        explain: Callable[..., StolonError] = refusal,
+    ) -> None:
+        """`explain` (status, body, server=) makes the errors of answers that are none.
+
+        Raises InvalidRequest for an address that is none. Nothing is sent.
+        """
+        self._explain = explain
         self.server = base_url.rstrip("/")
         self.options = options or HTTPOptions()
         self._loopback = is_loopback(checked_address(self.server))
@@ -218,7 +228,7 @@ class HTTPClient:
             pass  # the status says enough
         finally:
             await response.aclose()
-        return refusal(response.status_code, bytes(body), server=self.server)
+        return self._explain(response.status_code, bytes(body), server=self.server)
 
 
 def encoded(body: object) -> bytes:

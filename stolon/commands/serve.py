@@ -28,15 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-queued", type=positive, metavar="N", help="requests that may wait; more get 429"
     )
+    parser.add_argument(
+        "--stop-at-eof",
+        action="store_true",
+        help="stop when standard input ends: for a server that belongs to another program",
+    )
     add_engine(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    import os
+    import signal
     from dataclasses import replace
 
     from stolon.srt.server import ServerLimits
+    from stolon.srt.server.engine_process import watch_parent
     from stolon.srt.server.launch import serve
 
+    if args.stop_at_eof:
+        watch_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     limits = ServerLimits()
     if args.max_queued is not None:
         limits = replace(limits, max_queued=args.max_queued)

@@ -1,0 +1,252 @@
+"""HTTP for backends: retries, limits, errors, and server-sent events in any pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.canned_http import Canned
+
+from stolon.errors import (
+    AccessDenied,
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    Overloaded,
+)
+from stolon.lang.backends import sse
+from stolon.lang.backends.http import HTTPClient, HTTPOptions, Retries
+
+
+class Script:
+    """Answers one after another: a Response, or an exception to raise."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+
+    async def __call__(self, request):
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def ask(script, *, count=3, first_wait=0.001, body=None, path="/x", **options):
+    async def go():
+        http = HTTPClient(
+            "http://host/base/",
+            HTTPOptions(
+                transport=lambda: Canned(script),
+                retries=Retries(count=count, first_wait=first_wait, longest_wait=0.5),
+                **options,
+            ),
+        )
+        try:
+            return await http.json("POST", path, body)
+        finally:
+            await http.aclose()
+
+    return asyncio.run(go())
+
+
+def ok(**fields):
+    return httpx.Response(200, json=fields)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ConnectTimeout("slow"),
+        httpx.RemoteProtocolError("gone"),
+        httpx.ReadError("reset"),
+        httpx.Response(503),
+        httpx.Response(429, headers={"retry-after": "0"}),
+        httpx.Response(502),
+        httpx.Response(500, headers={"x-should-retry": "true"}),
+    ],
+)
+def test_passing_trouble_is_retried(trouble):
+    script = Script(trouble, ok(a=1))
+    assert ask(script, body={"q": 1}, api_key="k") == {"a": 1}
+    assert [request.content for request in script.requests] == [b'{"q":1}'] * 2
+    assert script.requests[0].headers["authorization"] == "Bearer k"
+    assert str(script.requests[0].url) == "http://host/base/x"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind"),
+    [
+        (httpx.ReadTimeout("late"), BackendUnavailable),
+        (httpx.Response(400, json={"error": {"message": "m", "param": "p"}}), InvalidRequest),
+        (httpx.Response(401), AccessDenied),
+        (httpx.Response(404), BackendError),
+        (httpx.Response(422, json={"detail": [{"msg": "m"}]}), InvalidRequest),
+        (httpx.Response(500), BackendError),
+        (httpx.Response(503, headers={"x-should-retry": "false"}), BackendUnavailable),
+        (httpx.Response(429, headers={"retry-after": "3600"}), Overloaded),
+        (httpx.Response(307, headers={"location": "http://evil/"}), BackendError),
+        (
+            httpx.Response(
+                200, stream=httpx.ByteStream(b"x"), headers={"content-encoding": "gzip"}
+            ),
+            BackendError,
+        ),
+        (httpx.Response(200, content=b"[1, 2"), BackendError),
+        (httpx.Response(200, content=b"[" * 10**6), BackendError),
+    ],
+)
+def test_other_trouble_is_not(trouble, kind):
+    script = Script(trouble)
+    with pytest.raises(kind):
+        ask(script)
+    assert len(script.requests) == 1
+
+
+def test_retries_end():
+    script = Script(httpx.ConnectError("refused"))
+    with pytest.raises(BackendUnavailable, match="http://host/base can't be reached"):
+        ask(script, count=2)
+    assert len(script.requests) == 3
+
+
+def test_the_time_a_server_asks_for_is_kept():
+    start = time.monotonic()
+    ask(Script(httpx.Response(429, headers={"retry-after-ms": "200"}), ok()))
+    assert time.monotonic() - start >= 0.2
+
+
+def test_waits_grow_and_differ():
+    retries = Retries(count=10, first_wait=1.0, longest_wait=8.0)
+    for attempt in range(10):
+        longest = min(2.0**attempt, 8.0)
+        waits = {retries.wait(attempt, None) for _ in range(20)}
+        assert len(waits) > 1
+        assert all(longest / 2 <= wait <= longest for wait in waits)
+    assert retries.wait(10, None) is None
+
+
+def test_a_wait_can_be_cancelled():
+    async def go():
+        http = HTTPClient(
+            "http://host",
+            HTTPOptions(
+                transport=lambda: Canned(Script(httpx.ConnectError("no"))),
+                retries=Retries(first_wait=20.0),
+            ),
+        )
+        async with asyncio.timeout(0.05):
+            await http.json("GET", "/")
+
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        asyncio.run(go())
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error": {"message": "why", "type": "t"}}', "why"),
+        (b'{"error": "why"}', "why"),
+        (b'{"message": "why"}', "why"),
+        (b'{"detail": "why"}', "why"),
+        (b'{"detail": [{"loc": ["a"], "msg": "why"}]}', "why"),
+        (b'{"object": "error", "message": "why"}', "why"),
+        (b"why\r\n\x1b[31m", "why"),
+        (b"\xff why", "why"),
+        (b"why " * 10_000, "why"),
+    ],
+)
+def test_the_servers_words_are_told(body, told):
+    with pytest.raises(InvalidRequest, match=told) as caught:
+        ask(Script(httpx.Response(400, content=body)))
+    assert len(caught.value.message) < 500
+    assert caught.value.message.isprintable()
+
+
+def test_pages_of_proxies_are_not():
+    with pytest.raises(BackendError) as caught:
+        ask(Script(httpx.Response(500, content=b"<html><body>nginx")))
+    assert "nginx" not in str(caught.value)
+
+
+def test_a_body_that_is_no_json():
+    for body in ({"a": "\ud800"}, {"a": object()}):
+        with pytest.raises(InvalidRequest):
+            ask(Script(ok()), body=body)
+
+
+def test_keys_are_not_shown():
+    options = HTTPOptions(api_key="secret", headers={"x-key": "secret"})
+    assert "secret" not in repr(options)
+
+
+def test_only_so_many_at_once():
+    running = most = 0
+
+    async def handle(request):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return ok()
+
+    async def go():
+        options = HTTPOptions(transport=lambda: Canned(handle), max_connections=4)
+        http = HTTPClient("http://host", options)
+        await asyncio.gather(*(http.json("GET", "/") for _ in range(40)))
+        await http.aclose()
+
+    asyncio.run(go())
+    assert most == 4
+
+
+LINES = st.lists(
+    st.sampled_from(["data: a", "data:b", "data", "data: [1,2]", ": c", "event: x", "", "", "dat"])
+)
+
+
+@given(LINES, st.sampled_from(["\n", "\r", "\r\n"]), st.lists(st.integers(1, 5)), st.booleans())
+def test_events_in_any_pieces(lines, ending, sizes, bom):
+    text = "".join(line + ending for line in lines).encode()
+    whole = (b"\xef\xbb\xbf" if bom else b"") + text
+
+    async def chunks():
+        at = 0
+        for size in sizes:
+            yield whole[at : at + size] if at or size >= 3 else whole[: (size := 3)]
+            at += size
+        yield whole[at:]
+
+    async def go():
+        return [event async for event in sse.data(chunks())]
+
+    expected, parts = [], []
+    for line in lines:
+        if line.startswith("data"):
+            parts.append(line[5:].removeprefix(" "))
+        elif not line and parts:
+            expected.append("\n".join(parts).encode())
+            parts = []
+    assert asyncio.run(go()) == expected
+
+
+def test_events_are_bounded():
+    async def chunks(piece):
+        while True:
+            yield piece
+
+    async def go(piece):
+        return [event async for event in sse.data(chunks(piece), limit=10_000)]
+
+    for piece in (b"x" * 100, b"data: x\n"):
+        with pytest.raises(BackendError, match="10000"):
+            asyncio.run(go(piece))
