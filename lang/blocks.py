@@ -8,19 +8,22 @@ they are.
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from stolon.errors import StolonError, error_from_code
-from stolon.lang.calls import Call, Item, Known, calls_of
-from stolon.lang.location import placed
-from stolon.lang.runtime_loop import wait_for
-from stolon.srt.client import EngineClient, stream
+from stolon.errors import Aborted, InternalError, StolonError
+from stolon.lang.calls import BranchPath, Call, Item, Known, calls_of, item_text
+from stolon.lang.latch import Latch
+from stolon.srt.client import EngineClient
 from stolon.srt.protocol import (
     MAX_SEGMENTS,
     Delta,
+    Event,
+    Failed,
+    GenResult,
+    PromptDone,
     Request,
     SampleDone,
     Segment,
@@ -30,59 +33,251 @@ from stolon.srt.protocol import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a branch goes on: after one sample of a block."""
+
+    block: Block
+    sample: int = 0
+
+    def tokens(self) -> Tokens | None:
+        """All tokens of the branch up to here, once the block is settled. Branches share the list."""
+        return self.block.samples[self.sample]
+
+
 class Block:
-    """A straight run of items after `previous`, walked by the engine as one request.
+    """A straight run of items after `tail`, walked by the engine as one request.
+
+    Events arrive in the engine's thread. The last call settles together with the block, so that
+    whoever reads it can go on at once: its tokens are there.
 
     Attributes:
-        tokens: all tokens of the branch up to the end of the block (of sample 0), once it is done.
+        path: of the branch that said it.
+        calls: the generations and selections among the items; never empty.
+        samples: of each sample all tokens of the branch up to the end of the block, once it is done.
         error: why there are none.
-        settled: set when one of the two is there. Only touched on the loop.
+        settled: set when one of the two is there.
+        request_id: of the engine's request.
     """
 
-    __slots__ = ("error", "items", "previous", "settled", "tokens")
+    __slots__ = (
+        "_lock",
+        "_missing",
+        "_over",
+        "_places",
+        "_turn",
+        "calls",
+        "error",
+        "items",
+        "path",
+        "request_id",
+        "samples",
+        "settled",
+        "tail",
+    )
 
-    def __init__(self, items: list[Item], previous: Block | None) -> None:
+    def __init__(self, items: list[Item], tail: Tail | None, path: BranchPath = ()) -> None:
         self.items = items
-        self.previous = previous
-        self.tokens: list[int] | None = None
+        self.tail = tail
+        self.path = path
+        self.calls = [item for item in items if isinstance(item, Call)]
+        self.samples: list[Tokens | None] = [None] * self.n
         self.error: StolonError | None = None
-        self.settled = asyncio.Event()
+        self.settled = Latch()
+        self.request_id = ""
+        self._lock = threading.Lock()
+        self._missing = self.n
+        self._over = False
+        self._places: dict[int, Call] = {}
+        self._turn = 0
 
     @property
-    def calls(self) -> list[Call]:
-        return [item for item in self.items if isinstance(item, Call)]
+    def n(self) -> int:
+        """Samples of the request."""
+        return self.calls[-1].n
+
+    def needs(self) -> Latch | None:
+        """Something that must be settled before the block can be sent, None if it all is."""
+        if self.tail is not None and not self.tail.block.settled.done():
+            return self.tail.block.settled
+        for call in self._borrowed():
+            if not call.settled.done():
+                return call.settled
+        return None
+
+    def send(
+        self,
+        client: EngineClient,
+        request_id: str,
+        *,
+        streaming: bool,
+        changed: Callable[[], None],
+    ) -> None:
+        """Hand it to the engine, now that nothing is missing. Errors end in the block and its calls.
+
+        `changed` is called after every event.
+        """
+        inherited = self._inherited()
+        if inherited is not None:
+            self.fail(inherited)
+            return
+
+        def on_event(event: Event) -> None:
+            self.take(event)
+            changed()
+
+        self.request_id = request_id
+        for call in self.calls:
+            call.request = request_id
+        try:
+            request = Request(
+                rid=request_id,
+                segments=self._segments(),
+                n=self.n,
+                stream=streaming,
+                prompt_logprobs=self.calls[0].prompt_logprobs,
+            )
+            self.calls[0].started_at = time.perf_counter()
+            client.submit(request, on_event)
+        except StolonError as error:
+            self.fail(self._located(error))
+        except Exception as error:
+            self._fault(error)
+
+    def take(self, event: Event) -> None:
+        """Distribute what the engine answers. Never raises: the thread is the engine's."""
+        try:
+            ready = self._take(event)
+        except Exception as error:
+            self._fault(error)
+        else:
+            for call in ready:
+                call.settle()
+                self._turn += 1
+                if self._turn < len(self.calls):
+                    self.calls[self._turn].started_at = call.done_at
+
+    def _take(self, event: Event) -> Sequence[Call]:
+        """The calls that the event completes."""
+        if isinstance(event, Failed):
+            self.fail(self._located(event.error()))
+            return ()
+        with self._lock:
+            if self._over:
+                return ()
+            if isinstance(event, Delta):
+                if event.sample == 0:
+                    self._places[event.segment].hear(event)
+                return ()
+            if isinstance(event, SegmentDone):
+                return self._take_result(self._places[event.segment], event)
+            if isinstance(event, PromptDone):
+                self.calls[0].prompt = event.logprobs
+            if not isinstance(event, SampleDone):
+                return ()
+            self.samples[event.sample] = Tokens(event.token_ids)
+            self._missing -= 1
+            if self._missing:
+                return ()
+            self.error = next((c.error for c in self.calls if c.error is not None), None)
+            self._end()
+        self.settled.set()
+        return self.calls[-1:]
+
+    def _take_result(self, call: Call, event: SegmentDone) -> Sequence[Call]:
+        result = event.result
+        call.results[event.sample] = result
+        if isinstance(result, GenResult) and result.finish.kind == "abort":
+            call.settle(call.located(Aborted("the generation was aborted")))
+        return (call,) if call is not self.calls[-1] and call.complete() else ()
 
     def fail(self, error: StolonError) -> None:
-        """Settle the block and every unfinished call of it with an error."""
-        if self.tokens is None:
+        """Settle the block and every unfinished call of it with an error, unless it is settled."""
+        with self._lock:
+            if self._over:
+                return
             self.error = error
+            self._end()
         for call in self.calls:
-            call.fail(error)
+            call.settle(error)
         self.settled.set()
 
+    def _end(self) -> None:
+        self._over = True
+        # What came before is in the tokens; a long program must not keep every block alive.
+        self.tail = None
+        self._places = {}
 
-def split(items: list[Item], previous: Block | None) -> tuple[list[Block], list[Item]]:
+    def _borrowed(self) -> list[Call]:
+        return calls_of([item for item in self.items if not isinstance(item, Call)])
+
+    def _inherited(self) -> StolonError | None:
+        """The error of something that the block continues; it is located already."""
+        if self.tail is not None and self.tail.block.error is not None:
+            return self.tail.block.error
+        return next((call.error for call in self._borrowed() if call.error is not None), None)
+
+    def _segments(self) -> list[Segment]:
+        segments: list[Segment] = []
+        tokens = None if self.tail is None else self.tail.tokens()
+        if tokens is not None:
+            segments.append(tokens)
+        crowded = len(self.items) + 1 > MAX_SEGMENTS
+        for item in self.items:
+            if isinstance(item, Call):
+                self._places[len(segments)] = item
+                segments.append(item.segment)
+                continue
+            text = Text(item_text(item), isinstance(item, Known) and item.special)
+            last = segments[-1] if segments else None
+            if crowded and isinstance(last, Text) and last.special == text.special:
+                segments[-1] = Text(last.text + text.text, text.special)
+            elif text.text:
+                segments.append(text)
+        return segments
+
+    def _located(self, error: StolonError) -> StolonError:
+        """The error with the program line of the expression it is about.
+
+        The engine names the segment where it is about one; otherwise it is the first unfinished
+        call.
+        """
+        call = None if error.segment is None else self._places.get(error.segment)
+        unfinished = (call for call in self.calls if not call.settled.done())
+        return (call or next(unfinished, self.calls[0])).located(error)
+
+    def _fault(self, error: Exception) -> None:
+        text = f"{type(error).__name__} while a request was served: {error}"
+        fault = self.calls[0].located(InternalError(text))
+        fault.__cause__ = error
+        self.fail(fault)
+
+
+def split(
+    items: list[Item], tail: Tail | None, path: BranchPath = ()
+) -> tuple[list[Block], list[Item]]:
     """Cut recorded items into chained blocks and the text that stays behind.
 
     A generation of several samples ends its block, and begins it but for the text before it: the
-    engine walks a whole block once per sample, and the state goes on from sample 0 alone.
+    engine walks a whole block once per sample, and the state goes on from sample 0 alone. One that
+    reports the log-probs of the text before it begins its block, too: they are those of the prompt.
     """
     blocks: list[Block] = []
     run: list[Item] = []
     block: list[Item] = []
 
     def close() -> None:
-        nonlocal block, previous
+        nonlocal block, tail
         if block:
-            previous = Block(block, previous)
-            blocks.append(previous)
+            blocks.append(Block(block, tail, path))
+            tail = Tail(blocks[-1])
             block = []
 
     for item in items:
         run.append(item)
         if not isinstance(item, Call):
             continue
-        if item.n > 1 or len(block) + len(run) >= MAX_SEGMENTS:
+        if item.n > 1 or item.prompt_logprobs or len(block) + len(run) >= MAX_SEGMENTS:
             close()
         block += run
         run = []
@@ -90,91 +285,3 @@ def split(items: list[Item], previous: Block | None) -> tuple[list[Block], list[
             close()
     close()
     return blocks, run
-
-
-async def walk(
-    block: Block, client: EngineClient, rid: str, *, streaming: bool, changed: Callable[[], None]
-) -> None:
-    """Send a block and distribute what comes back. Errors end in the block and its calls."""
-    places: dict[int, Call] = {}
-    try:
-        segments = await _segments(block, places)
-        request = Request(rid=rid, segments=segments, n=block.calls[-1].n, stream=streaming)
-        waiting = deque(block.calls)
-        waiting[0].started_at = time.perf_counter()
-        async for event in stream(client, request):
-            if isinstance(event, Delta):
-                if event.sample == 0:
-                    places[event.segment].pieces.append(event)
-                    changed()
-            elif isinstance(event, SegmentDone):
-                places[event.segment].take(event.sample, event.result)
-                while waiting and waiting[0].settled.done():
-                    done_at = waiting.popleft().done_at
-                    if waiting:
-                        waiting[0].started_at = done_at
-                changed()
-            elif isinstance(event, SampleDone) and event.sample == 0:
-                for call in block.calls:
-                    if call.error is not None:
-                        raise _Inherited(call.error)
-                block.tokens = event.token_ids
-                block.settled.set()
-    except _Inherited as inherited:
-        block.fail(inherited.error)
-    except StolonError as error:
-        block.fail(_located(error, block.calls, places))
-
-
-class _Inherited(Exception):
-    """Something that the block continues has failed, with an error that is located already."""
-
-    def __init__(self, error: StolonError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-async def _segments(block: Block, places: dict[int, Call]) -> list[Segment]:
-    """The request's segments; `places` receives the call of each Gen and Select by its index."""
-    segments: list[Segment] = []
-    if block.previous is not None:
-        await block.previous.settled.wait()
-        if block.previous.error is not None:
-            raise _Inherited(block.previous.error)
-        segments.append(Tokens(block.previous.tokens or []))
-        # What came before is in the tokens; a long program must not keep every block alive.
-        block.previous = None
-    for call in calls_of([item for item in block.items if not isinstance(item, Call)]):
-        await wait_for(call.settled)
-        if call.error is not None:
-            raise _Inherited(call.error)
-    crowded = len(block.items) + 1 > MAX_SEGMENTS
-    for item in block.items:
-        if isinstance(item, Call):
-            places[len(segments)] = item
-            segments.append(item.segment)
-            continue
-        text = Text(item.text, item.special) if isinstance(item, Known) else Text(item.call.text())
-        last = segments[-1] if segments else None
-        if crowded and isinstance(last, Text) and last.special == text.special:
-            segments[-1] = Text(last.text + text.text, text.special)
-        elif text.text:
-            segments.append(text)
-    return segments
-
-
-def _located(error: StolonError, calls: list[Call], places: dict[int, Call]) -> StolonError:
-    """The error with the program line of the expression it is about.
-
-    The engine names the segment where it is about one; otherwise it is the first unfinished call.
-    """
-    call = None if error.segment is None else places.get(error.segment)
-    open_calls = [call for call in calls if not call.settled.done()] or calls
-    call = call or open_calls[0]
-    return error_from_code(
-        error.code,
-        error.message,
-        param=error.param,
-        where=placed(call.where, error.where),
-        hint=error.hint,
-    )

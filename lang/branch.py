@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from stolon.errors import InvalidRequest, StolonError
-from stolon.lang.blocks import Block, split
-from stolon.lang.calls import Borrowed, BranchPath, Call, Item, Known, calls_of
-from stolon.lang.ir import Expr, ExprList, GenExpr, RoleBegin, RoleEnd, SelectExpr, TextExpr
+from stolon.lang.blocks import Block, Tail, split
+from stolon.lang.calls import (
+    Borrowed,
+    BranchPath,
+    Call,
+    Item,
+    Known,
+    Sample,
+    branch_name,
+    calls_of,
+)
+from stolon.lang.history import History
+from stolon.lang.ir import (
+    Expr,
+    ExprList,
+    GenExpr,
+    ReasoningExpr,
+    RoleBegin,
+    RoleEnd,
+    SelectExpr,
+    TextExpr,
+)
 from stolon.lang.location import placed, program_line
 from stolon.lang.roles import Conversation, Turn
 from stolon.lang.run import ProgramRun
-from stolon.lang.variables import Gathered, OpenScope, Span
+from stolon.lang.separation import REASONING, Marker, separation
+from stolon.lang.variables import Gathered, OpenScope, Span, Variables
 from stolon.srt.protocol import Gen, Select
-
-_ABSENT = object()
+from stolon.srt.seeds import derive_seed
 
 
 class Branch:
@@ -23,16 +44,15 @@ class Branch:
     Attributes:
         path: (fork, child) pairs from the root.
         items: everything appended, in order: the branch's text.
-        variables: plain values, and `Call`, `Span`, `Gathered` or `OpenScope`.
+        variables: plain values, and `Call`, `Sample`, `Span`, `Gathered` or `OpenScope`.
         chat: messages and the open role.
-        head: the last block sent; what follows is appended to its tokens.
+        head: the end of the last block sent; what follows is appended to its tokens.
         pending: the items after it.
     """
 
     __slots__ = (
         "_base_items",
         "_base_turns",
-        "_base_variables",
         "_forks",
         "_generations",
         "chat",
@@ -47,16 +67,15 @@ class Branch:
     def __init__(self, run: ProgramRun, path: BranchPath = ()) -> None:
         self.run = run
         self.path = path
-        self.items: list[Item] = []
-        self.variables: dict[str, Any] = {}
-        self.chat = Conversation(run.client.chat_template)
-        self.head: Block | None = None
+        self.items = History()
+        self.variables = Variables()
+        self.chat = Conversation.of(run.client, run.options.chat_template)
+        self.head: Tail | None = None
         self.pending: list[Item] = []
         self._forks = 0
         self._generations = 0
         self._base_items = 0
         self._base_turns = 0
-        self._base_variables: dict[str, Any] = {}
 
     # -- recording -------------------------------------------------------------------------------
 
@@ -83,7 +102,13 @@ class Branch:
                 self._add_call(self._generation(expr, where), expr.name)
             case SelectExpr():
                 self._add_call(self._selection(expr, where), expr.name)
+            case ReasoningExpr():
+                self._separate(expr, where)
+            case Marker(text=text):
+                self._add_text(text, special=True)
             case RoleBegin(role=role):
+                for part in self.chat.default_system(role):
+                    self._append(part, where)
                 self.chat, prefix = self.chat.begin(role, self.items)
                 self._add_text(prefix, special=True)
             case RoleEnd(role=role):
@@ -106,13 +131,39 @@ class Branch:
         if name is not None:
             self.variables[name] = call
 
-    def _seed(self, *what: str) -> int:
-        # The sampler is the engine's; importing it here keeps programs that only build expressions
-        # light.
-        from stolon.srt.sampling.rng import derive_seed
+    def _separate(self, expr: ReasoningExpr, where: str) -> None:
+        """Generate on a branch of its own; here the answer is appended, as text."""
+        name = expr.inner.name
+        plan = separation(expr, self._text_before(), self.run.options)
+        if plan is None:
+            self._append(expr.inner, where)
+            answer: Any = None
+            reasoning: Any = ""
+        else:
+            self._send_pending()
+            (path,) = self._fork_paths(1)
+            child = self._child(path, self.variables.snapshot())
+            for part in plan.exprs:
+                child._append(part, where)
+            answer, reasoning = plan.sides(calls_of(child.items.since(len(self.items))))
+            self._add_text(plan.closing, special=True)
+            self._add(Borrowed(answer))
+        if name is not None:
+            if answer is not None:
+                self.variables[name] = answer
+            self.variables[name + REASONING] = reasoning
 
-        path = "/".join(f"{fork}.{child}" for fork, child in self.path)
-        return derive_seed(self.run.seed, path, self._generations, *what)
+    def _text_before(self) -> str:
+        """The known text that the branch ends with."""
+        known: list[str] = []
+        for item in reversed(self.items):
+            if not isinstance(item, Known):
+                break
+            known.append(item.text)
+        return "".join(reversed(known))
+
+    def _seed(self, *what: str) -> int:
+        return derive_seed(self.run.seed, branch_name(self.path), self._generations, *what)
 
     def _selection(self, expr: SelectExpr, where: str) -> Call:
         # Two selections after the same generation draw at different positions.
@@ -125,12 +176,13 @@ class Branch:
             seed=self._seed("select") if expr.seed is None else expr.seed,
         )
         segment.validate()
-        return Call(segment, where=where, path=self.path)
+        return Call(segment, where=where, path=self.path, decode=expr.decode)
 
     def _generation(self, expr: GenExpr, where: str) -> Call:
         options = expr.options.over(self.run.options)
         seed = self._seed()
-        sampling = options.sampling(seed=seed, extra_stop=expr.extra_stop)
+        stop = (*expr.extra_stop, *self.chat.stop())
+        sampling = options.sampling(seed=seed, extra_stop=stop)
         sampling.validate(self.run.client.info.vocab_size)
         self._generations += 1
         segment = Gen(
@@ -140,7 +192,15 @@ class Branch:
             logprobs=options.logprobs(),
             heal=self._heal(),
         )
-        return Call(segment, where=where, path=self.path, n=options.n or 1, decode=expr.decode)
+        return Call(
+            segment,
+            where=where,
+            path=self.path,
+            n=options.n or 1,
+            decode=expr.decode,
+            prompt_logprobs=options.prompt_logprobs(),
+            spelled=options.return_text_in_logprobs is not False,
+        )
 
     def _heal(self) -> bool:
         last = self.pending[-1] if self.pending else None
@@ -148,9 +208,9 @@ class Branch:
 
     def take_blocks(self) -> list[Block]:
         """Remove what is pending up to the last call, as blocks. The caller holds the lock."""
-        blocks, self.pending = split(self.pending, self.head)
+        blocks, self.pending = split(self.pending, self.head, self.path)
         if blocks:
-            self.head = blocks[-1]
+            self.head = Tail(blocks[-1])
         return blocks
 
     # -- scopes ----------------------------------------------------------------------------------
@@ -163,7 +223,7 @@ class Branch:
 
     def close_scope(self, scope: OpenScope) -> None:
         """The variable becomes all text since `open_scope`."""
-        self.variables[scope.name] = Span(tuple(self.items[scope.start :]))
+        self.variables[scope.name] = Span(tuple(self.items.since(scope.start)))
 
     # -- forks -----------------------------------------------------------------------------------
 
@@ -175,41 +235,78 @@ class Branch:
                 where=program_line(),
             )
         with self.run.lock:
-            if any(isinstance(item, Call) for item in self.pending):
-                self.run.flush()
-            children = [self._child((*self.path, (self._forks, index))) for index in range(size)]
-            self._forks += 1
-        return children
+            self._send_pending()
+            inherited = self.variables.snapshot()
+            return [self._child(path, inherited) for path in self._fork_paths(size)]
 
-    def _child(self, path: BranchPath) -> Branch:
-        child = Branch(self.run, path)
-        child.items = self.items.copy()
+    def fork_samples(self, name: str) -> list[Branch]:
+        """One branch per sample of the generation behind a variable, going on from that sample.
+
+        Text may follow the generation, such as the end of its message; nothing else may.
+        """
+        with self.run.lock:
+            call = self.variables.get(name, name)
+            if not isinstance(call, Call) or not isinstance(call.segment, Gen):
+                raise _no_samples(name, "is no generation of this branch")
+            self._send_pending()
+            position = len(self.items) - 1
+            while isinstance(self.items[position], Known):
+                position -= 1
+            if self.items[position] is not call or self.head is None:
+                raise _no_samples(name, "is not the last that was generated here")
+            paths = self._fork_paths(call.n)
+            return [self._sample_child(path, call, position) for path in paths]
+
+    def _sample_child(self, path: BranchPath, call: Call, position: int) -> Branch:
+        """A child for sample ``path[-1][1]`` of the call at `position` of the items."""
+        sample = Sample(call, path[-1][1])
+
+        def chosen(items: Iterable[Item]) -> tuple[Item, ...]:
+            return tuple(sample if item is call else item for item in items)
+
+        inherited = dict(self.variables.snapshot())
+        for name, value in inherited.items():
+            if value is call:
+                inherited[name] = sample
+            elif isinstance(value, Span):
+                inherited[name] = Span(chosen(value.items))
+        child = self._child(path, inherited)
+        child.items = History(self.items, position)
+        for item in chosen(self.items.since(position)):
+            child.items.append(item)
+        turns = tuple(Turn(turn.role, chosen(turn.items)) for turn in self.chat.turns)
+        child.chat = replace(self.chat, turns=turns)
+        if self.head is not None:
+            child.head = Tail(self.head.block, sample.sample)
+        return child
+
+    def _send_pending(self) -> None:
+        if any(isinstance(item, Call) for item in self.pending):
+            self.run.flush()
+
+    def _fork_paths(self, size: int) -> list[BranchPath]:
+        fork = self._forks
+        self._forks += 1
+        return [(*self.path, (fork, index)) for index in range(size)]
+
+    def _child(self, path: BranchPath, inherited: Mapping[str, Any]) -> Branch:
+        child = type(self)(self.run, path)
+        child.items = History(self.items)
         child.pending = self.pending.copy()
-        # A scope belongs to the `with` of the branch that opened it.
-        child.variables = {
-            name: value
-            for name, value in self.variables.items()
-            if not isinstance(value, OpenScope)
-        }
+        child.variables = Variables(inherited)
         child.chat = self.chat
         child.head = self.head
         child._base_items = len(self.items)
         child._base_turns = len(self.chat.turns)
-        child._base_variables = child.variables.copy()
         return child
 
     def gather(self, children: list[Branch]) -> None:
         """Variables that a child has set since the fork become lists of all children's values."""
         with self.run.lock:
-            names: dict[str, None] = {}
-            for child in children:
-                for name, value in child.variables.items():
-                    if child._base_variables.get(name, _ABSENT) is not value:
-                        names[name] = None
+            names = dict.fromkeys(name for c in children for name in c.variables.changes())
             for name in names:
-                self.variables[name] = Gathered(
-                    tuple(child.variables.get(name) for child in children)
-                )
+                values = tuple(child.variables.get(name) for child in children)
+                self.variables[name] = Gathered(values)
         self.run.changed.notify()
 
     def concatenate(self, children: list[Branch]) -> None:
@@ -226,7 +323,7 @@ class Branch:
                 )
             turns: list[Turn] = []
             for child in children:
-                for item in child.items[child._base_items :]:
+                for item in child.items.since(child._base_items):
                     self._add(_borrow(item))
                 turns += [
                     Turn(turn.role, tuple(map(_borrow, turn.items)))
@@ -243,4 +340,14 @@ class Branch:
 
 
 def _borrow(item: Item) -> Item:
+    if isinstance(item, Sample):
+        return Borrowed(item.call, item.sample)
     return Borrowed(item) if isinstance(item, Call) else item
+
+
+def _no_samples(name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"fork_samples({name!r}): {name!r} {why}",
+        where=program_line(),
+        hint="fork right after s += sl.gen(name, n=...); only text may stand in between",
+    )

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
+from copy import copy as copy_of
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stolon.errors import Aborted, ProgramError, StolonError
+from stolon.errors import ProgramError, StolonError
+from stolon.lang.latch import Latch
+from stolon.lang.location import placed
 from stolon.lang.typed import Decoder
-from stolon.srt.protocol import Delta, Gen, GenResult, Select, SelectResult
+from stolon.srt.protocol import (
+    Delta,
+    Gen,
+    GenResult,
+    PromptLogprobs,
+    Select,
+    SelectResult,
+    TokenLogprob,
+)
 
 CallKind = Literal["gen", "select"]
 BranchPath = tuple[tuple[int, int], ...]
+
+
+def branch_name(path: BranchPath) -> str:
+    """``fork.child`` of each level from the root, as in ``0.3/1.0``; empty for the root."""
+    return "/".join(f"{fork}.{child}" for fork, child in path)
 
 
 class Call:
@@ -24,12 +39,18 @@ class Call:
         n: number of samples.
         where: ``file.py:line`` that appended it.
         path: branch it belongs to: (fork, child) pairs from the root.
+        request: id of the engine's request that serves it, once it is sent.
         results: outcome of each sample.
         pieces: streamed pieces of sample 0; complete once settled.
+        parts: calls that are made of this one's text, and told what comes.
+        prompt_logprobs: what to report of the text before, which then has a request of its own.
+        prompt: the log-probs of the text before, if they were asked for.
+        spelled: log-probs are reported with the text of their tokens.
         error: why there is no outcome.
-        settled: resolved when all results are there, or the error is.
+        settled: set when all results are there, or the error is.
         started_at, done_at: `time.perf_counter` when it was sent or the call before it in its block
             was done, and when it was settled.
+        first_at: `time.perf_counter` when the first text of it came, if it is streamed.
         awaited: an ``await`` has waited for it, so that reading it needs no waiting.
     """
 
@@ -38,12 +59,18 @@ class Call:
         "decode",
         "done_at",
         "error",
+        "first_at",
         "n",
+        "parts",
         "path",
         "pieces",
+        "prompt",
+        "prompt_logprobs",
+        "request",
         "results",
         "segment",
         "settled",
+        "spelled",
         "started_at",
         "where",
     )
@@ -56,6 +83,8 @@ class Call:
         path: BranchPath,
         n: int = 1,
         decode: Decoder | None = None,
+        prompt_logprobs: PromptLogprobs | None = None,
+        spelled: bool = True,
     ) -> None:
         self.segment = segment
         self.n = n
@@ -64,11 +93,17 @@ class Call:
         self.decode = decode
         self.results: list[GenResult | SelectResult | None] = [None] * n
         self.pieces: list[Delta] = []
+        self.parts: tuple[Call, ...] = ()
+        self.prompt_logprobs = prompt_logprobs
+        self.prompt: list[TokenLogprob] | None = None
+        self.spelled = spelled
         self.error: StolonError | None = None
-        self.settled: Future[None] = Future()
+        self.settled = Latch()
+        self.request: str | None = None
         self.awaited = False
         self.started_at: float | None = None
         self.done_at: float | None = None
+        self.first_at: float | None = None
 
     @property
     def name(self) -> str | None:
@@ -78,50 +113,63 @@ class Call:
     def kind(self) -> CallKind:
         return "select" if isinstance(self.segment, Select) else "gen"
 
-    def take(self, sample: int, result: GenResult | SelectResult) -> None:
-        """Store the outcome of one sample; the last one settles the call."""
-        if self.settled.done():
-            return
-        self.results[sample] = result
-        if isinstance(result, GenResult) and result.finish.kind == "abort":
-            self.fail(Aborted("the generation was aborted", where=self.where))
-        elif all(done is not None for done in self.results):
-            self._settle()
+    def hear(self, delta: Delta) -> None:
+        """Text of sample 0 has arrived."""
+        if self.first_at is None:
+            self.first_at = time.perf_counter()
+        self.pieces.append(delta)
+        for part in self.parts:
+            part.hear(delta)
 
-    def fail(self, error: StolonError) -> None:
-        """Settle without an outcome. Does nothing when the outcome is already there."""
+    def follow(self) -> None:
+        """What this call is a part of is settled."""
+
+    def complete(self) -> bool:
+        """Whether every sample has its outcome."""
+        return all(result is not None for result in self.results)
+
+    def settle(self, error: StolonError | None = None) -> None:
+        """Let readers go on, with the outcome or with an error. Does nothing the second time."""
         if not self.settled.done():
             self.error = error
-            self._settle()
+            self.done_at = time.perf_counter()
+            for part in self.parts:
+                part.follow()
+            self.settled.set()
 
-    def _settle(self) -> None:
-        self.done_at = time.perf_counter()
-        self.settled.set_result(None)
+    def located(self, error: StolonError) -> StolonError:
+        """A copy of an error that says where in the program it belongs, and to which request."""
+        copy = copy_of(error)
+        copy.where = placed(self.where, error.where)
+        copy.branch = branch_name(self.path) or None
+        copy.request = self.request
+        return copy
 
     def outcome(self, sample: int = 0) -> GenResult | SelectResult:
         """The result of a settled call; raises its error."""
         if self.error is not None:
-            raise self.error
+            # Raised wherever it is read: each time with the traceback of that read alone.
+            raise self.error.with_traceback(None)
         result = self.results[sample]
         if result is None:
             raise RuntimeError("the call is not settled")
         return result
 
-    def text(self) -> str:
-        """Text that the state goes on from: that of sample 0."""
-        return self.outcome().text
+    def text(self, sample: int = 0) -> str:
+        """Text of a sample; the state goes on from that of sample 0."""
+        return self.outcome(sample).text
 
     def value(self) -> str | list[str]:
         """The variable: a text, or the list of the samples' texts."""
         if self.n == 1:
             return self.text()
-        return [self.outcome(sample).text for sample in range(self.n)]
+        return [self.text(sample) for sample in range(self.n)]
 
-    def typed(self) -> Any:
-        """The variable as its type has it; `value` where it has none."""
-        if self.decode is None:
-            return self.value()
-        values = [self._decode(sample, self.decode) for sample in range(self.n)]
+    def typed(self, sample: int | None = None) -> Any:
+        """The variable as its type has it, or one sample of it; the text where it has none."""
+        if sample is not None:
+            return self.text(sample) if self.decode is None else self._decode(sample, self.decode)
+        values = [self.typed(sample) for sample in range(self.n)]
         return values[0] if self.n == 1 else values
 
     def _decode(self, sample: int, decode: Decoder) -> Any:
@@ -130,11 +178,11 @@ class Call:
             return decode.parse(result.text)
         except ValueError as error:
             cut = isinstance(result, GenResult) and result.finish.kind == "length"
-            raise ProgramError(
+            refusal = ProgramError(
                 f"the text of {self.name!r} is no valid {decode.label}: {result.text[:80]!r}",
-                where=self.where,
                 hint="it was cut at max_tokens; raise max_tokens" if cut else None,
-            ) from error
+            )
+            raise self.located(refusal) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +198,31 @@ class Borrowed:
     """The text of another branch's call, appended here as a literal once it is known."""
 
     call: Call
+    sample: int = 0
 
 
-Item = Known | Borrowed | Call
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of a call of the branch before, which this branch goes on from."""
+
+    call: Call
+    sample: int
+
+
+Item = Known | Borrowed | Sample | Call
 
 
 def item_text(item: Item) -> str:
     """Text of an item whose call, if it has one, is settled."""
     if isinstance(item, Known):
         return item.text
-    return (item.call if isinstance(item, Borrowed) else item).text()
+    return item.text() if isinstance(item, Call) else item.call.text(item.sample)
 
 
 def calls_of(items: Iterable[Item]) -> list[Call]:
     """The calls that the text of `items` waits for."""
     return [
-        item.call if isinstance(item, Borrowed) else item
+        item if isinstance(item, Call) else item.call
         for item in items
         if not isinstance(item, Known)
     ]

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from stolon.lang.config import global_config
 from stolon.lang.run import refuse_on_loop
 from stolon.lang.runtime_loop import runtime_loop, spawn, wait_for
 from stolon.lang.state import ProgramState
@@ -34,6 +35,8 @@ class Invocation:
         """What ends the run carries the state, so that what is finished can still be read."""
         try:
             yield
+            if global_config.verbosity >= 2:
+                print(self.state.text())
         except BaseException as error:
             # One that has such an attribute of its own, or takes none, goes without.
             if isinstance(getattr(error, "state", None), ProgramState | None):
@@ -73,9 +76,9 @@ class Invocation:
         try:
             await wait_for(future)
         except asyncio.CancelledError:
-            await wait_for(runtime_loop().submit(self.run.abort()))
+            self.run.abort()
             raise
 
     def abort(self) -> None:
         """End the program from outside: its requests are aborted, its reads raise Aborted."""
-        runtime_loop().submit(self.run.abort())
+        self.run.abort()

@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Protocol
 
-from stolon.errors import Aborted, InternalError, InvalidRequest, StolonError
-from stolon.lang.blocks import Block, walk
-from stolon.lang.calls import Call
+from stolon.errors import Aborted, InvalidRequest, StolonError
+from stolon.lang.blocks import Block
+from stolon.lang.calls import BranchPath, Call, branch_name
+from stolon.lang.latch import Latch, Signal, running_loop
 from stolon.lang.location import program_line
 from stolon.lang.options import SamplingOptions
-from stolon.lang.runtime_loop import Signal, running_loop, runtime_loop, wait_for
+from stolon.lang.runtime_loop import on_runtime_loop, runtime_loop
 from stolon.srt.client import EngineClient
+
+MAX_NESTING = 64
+"""Runs inside runs; a program that runs itself without end is stopped before it fills the machine."""
+
+_depth: ContextVar[int] = ContextVar("stolon_depth", default=0)
 
 
 class Recorder(Protocol):
@@ -68,7 +76,8 @@ class ProgramRun:
         self._handled: dict[int, BaseException] = {}
         self._requests = 0
         self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: dict[Block, None] = {}
+        self._cancelled: dict[BranchPath, Aborted] = {}
         self._body_loop: asyncio.AbstractEventLoop | None = None
 
     def must_await(self) -> bool:
@@ -76,7 +85,7 @@ class ProgramRun:
         loop = running_loop()
         if loop is None or self.finished:
             return False
-        return loop is self._body_loop or runtime_loop().is_current()
+        return loop is self._body_loop or on_runtime_loop()
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -86,73 +95,96 @@ class ProgramRun:
         self._pending[recorder] = None
 
     def flush(self) -> None:
-        """Send the recorded blocks of every branch, all at the same time."""
+        """Send the recorded blocks of every branch, all at the same time, from this thread."""
+        if not self._pending:
+            return
         with self.lock:
             blocks = [block for recorder in self._pending for block in recorder.take_blocks()]
             self._pending.clear()
-        self.start(blocks)
-
-    def start(self, blocks: list[Block]) -> None:
-        """Send blocks; those that continue another one wait for it on the loop."""
-        if blocks:
-            runtime_loop().call(self._start, blocks)
-
-    def _start(self, blocks: list[Block]) -> None:
+            # Before any of them is sent: whoever ends the run or a branch from now on finds them.
+            for block in blocks:
+                self._open[block] = None
+                block.settled.then(partial(self._forget, block))
         for block in blocks:
-            if self._closed:
-                block.fail(Aborted("the program has ended", where=block.calls[0].where))
-                continue
-            self._requests += 1
-            task = asyncio.get_running_loop().create_task(
-                self._walk(block, f"{self._id}-{self._requests}")
-            )
-            self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, block))
-        self.changed.notify()
+            self._advance(block)
 
-    async def _walk(self, block: Block, rid: str) -> None:
-        try:
-            await walk(
-                block, self.client, rid, streaming=self.streaming, changed=self.changed.notify
-            )
-        except Exception as error:
-            fault = InternalError(
-                f"{type(error).__name__} while a request was served: {error}",
-                where=block.calls[0].where,
-            )
-            fault.__cause__ = error
-            block.fail(fault)
-        finally:
-            self.changed.notify()
-
-    def _ended(self, block: Block, task: asyncio.Task[None]) -> None:
-        # Not in `_walk`: a task that is cancelled before its first step never enters it.
-        self._tasks.discard(task)
-        if task.cancelled():
-            block.fail(Aborted("the program was ended", where=block.calls[0].where))
-            self.changed.notify()
-
-    async def drain(self) -> None:
-        """Wait, on the loop, until everything that was sent is settled."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def abort(self) -> None:
-        """Cancel, on the loop, every request that runs; later ones are refused."""
-        self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def cancel(self) -> None:
-        """End the run from anywhere, without waiting; nothing happens when it is finished."""
+    def _advance(self, block: Block) -> None:
+        """Send a block, at once or when what it continues is there."""
+        missing = None if block.settled.done() else block.needs()
+        if missing is not None:
+            # On the loop, not in the thread that settles it: that is the engine's.
+            missing.then(partial(runtime_loop().call, self._advance, block))
+            return
         with self.lock:
-            if self.over:
-                return
-            self.cancelled = Aborted("the program was cancelled", where=program_line())
-        runtime_loop().submit(self.abort())
+            self._requests += 1
+            request_id = f"{self._id}-{self._requests}"
+        ended = self._ended(block)
+        if ended is None:
+            changed = self.changed.notify
+            block.send(self.client, request_id, streaming=self.streaming, changed=changed)
+            ended = self._ended(block)  # while it was being sent
+        if ended is not None:
+            self._stop(block, ended)
+
+    def _stop(self, block: Block, error: Aborted) -> None:
+        block.fail(error)
+        if block.request_id:
+            self.client.abort(block.request_id)
+
+    def _forget(self, block: Block) -> None:
+        self._open.pop(block, None)
         self.changed.notify()
+
+    def drain(self) -> Iterator[Latch]:
+        """What to wait for until everything that was sent is settled."""
+        while self._open:
+            for block in list(self._open):
+                yield block.settled
+                for call in block.calls:
+                    yield call.settled
+                self._open.pop(block, None)
+
+    # -- ending it from outside ------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Abort every request that runs and refuse later ones. From any thread; does not wait."""
+        self._closed = True
+        for block in list(self._open):
+            self._stop(block, self._ended(block) or self._over_error(block))
+
+    def cancel(self, path: BranchPath = ()) -> None:
+        """End a branch with those forked from it, or with no path the run. Does not wait.
+
+        From any thread. Nothing happens when the run is finished or the branch cancelled already.
+        """
+        with self.lock:
+            if self.over or path in self._cancelled:
+                return
+            what = "branch" if path else "program"
+            error = Aborted(f"the {what} was cancelled", where=program_line())
+            error.branch = branch_name(path) or None
+            if path:
+                self._cancelled[path] = error
+                self.handled(error)  # the program wanted it
+            else:
+                self.cancelled = error
+        if not path:
+            self.abort()
+        for block in [block for block in list(self._open) if block.path[: len(path)] == path]:
+            self._stop(block, error)
+        self.changed.notify()
+
+    def _ended(self, block: Block) -> Aborted | None:
+        """Why the block must not run, None if it may."""
+        for path, error in list(self._cancelled.items()):
+            if block.path[: len(path)] == path:
+                return error
+        return self._over_error(block) if self._closed else None
+
+    def _over_error(self, block: Block) -> Aborted:
+        error = Aborted("the program was ended", where=block.calls[0].where)
+        error.branch = branch_name(block.path) or None
+        return error
 
     @property
     def over(self) -> bool:
@@ -169,16 +201,10 @@ class ProgramRun:
         """The program has seen this error; if it goes on all the same, so does the run."""
         self._handled[id(error)] = error
 
-    def first_error(self) -> StolonError | None:
-        """The first error, in program order, that the program has not seen."""
-        return next(
-            (
-                call.error
-                for call in self.calls
-                if call.error is not None and id(call.error) not in self._handled
-            ),
-            None,
-        )
+    def unseen_errors(self) -> list[StolonError]:
+        """The errors that the program has not seen, in program order; each once."""
+        errors = {id(call.error): call.error for call in self.calls if call.error is not None}
+        return [error for key, error in errors.items() if key not in self._handled]
 
     # -- life cycle ------------------------------------------------------------------------------
 
@@ -190,13 +216,14 @@ class ProgramRun:
         """
         refuse_on_loop(f"{self.name}.run()")
         try:
-            result = self._noting(body)
+            with self._nested():
+                result = body()
             self.flush()
-            runtime_loop().submit(self.drain()).result()
+            for latch in self.drain():
+                latch.wait()
             self._raise_first()
         except BaseException as error:
-            self.failure = error
-            runtime_loop().submit(self.abort()).result()
+            self._fail(error)
             raise
         finally:
             self._finish()
@@ -206,37 +233,53 @@ class ProgramRun:
         """`execute` for a body that is a coroutine function."""
         self._body_loop = running_loop()
         try:
-            result = await self._noting_async(body)
+            with self._nested():
+                result = body()
+                if asyncio.iscoroutine(result):
+                    result = await result
             self.flush()
-            await wait_for(runtime_loop().submit(self.drain()))
+            for latch in self.drain():
+                await latch.arrive()
             self._raise_first()
         except BaseException as error:
-            self.failure = error
-            await wait_for(runtime_loop().submit(self.abort()))
+            self._fail(error)
             raise
         finally:
             self._finish()
         return result
 
-    def _noting(self, body: Callable[[], object]) -> object:
+    @contextmanager
+    def _nested(self) -> Iterator[None]:
+        """Around the body: its errors name the program, and runs inside it are counted."""
+        depth = _depth.get() + 1
+        if depth > MAX_NESTING:
+            raise InvalidRequest(
+                f"{self.name}.run() inside {MAX_NESTING} other runs",
+                where=program_line(),
+                hint="does a program run itself without end?",
+            )
+        token = _depth.set(depth)
         try:
-            return body()
+            yield
         except Exception as error:
-            error.add_note(f"in the program {self.name!r}")
+            note = f"in the program {self.name!r}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
             raise
-
-    async def _noting_async(self, body: Callable[[], object]) -> object:
-        try:
-            result = body()
-            return await result if asyncio.iscoroutine(result) else result
-        except Exception as error:
-            error.add_note(f"in the program {self.name!r}")
-            raise
+        finally:
+            _depth.reset(token)
 
     def _raise_first(self) -> None:
-        error = self.first_error() or self.cancelled
+        errors = self.unseen_errors()
+        if len(errors) > 1:
+            errors[0].add_note(f"{len(errors)} errors in this run; the first is shown")
+        error = errors[0] if errors else self.cancelled
         if error is not None:
-            raise error
+            raise error.with_traceback(None)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.abort()
 
     def _finish(self) -> None:
         self.finished = True
@@ -245,7 +288,7 @@ class ProgramRun:
 
 def refuse_on_loop(what: str) -> None:
     """Raise where a blocking call would stop the loop that has to answer it."""
-    if runtime_loop().is_current():
+    if on_runtime_loop():
         raise InvalidRequest(
             f"{what} would block the event loop that runs this program",
             where=program_line(),

@@ -1,7 +1,8 @@
-"""One asyncio loop thread per process. Requests run on it, wherever a program runs.
+"""One asyncio loop thread per process, for what has no loop or thread of its own.
 
-Synchronous code waits on `concurrent.futures` futures, so it works in plain scripts, in threads
-and inside a loop that is already running (a notebook).
+It runs async programs that are called from synchronous code, and sends blocks that had to wait for
+others. Synchronous code waits on latches, so it works in plain scripts, in threads and inside a
+loop that is already running (a notebook).
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
+
+from stolon.lang.latch import mailbox_of
 
 T = TypeVar("T")
 
@@ -23,6 +27,7 @@ class RuntimeLoop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
+        self._mailbox = mailbox_of(self.loop)
         self._thread = threading.Thread(target=self._main, name="stolon-loop", daemon=True)
         self._thread.start()
 
@@ -31,12 +36,12 @@ class RuntimeLoop:
         self.loop.run_forever()
 
     def is_current(self) -> bool:
-        """Whether the caller runs on the loop's own thread, where waiting would be for ever."""
+        """Whether the caller runs on the loop's own thread."""
         return threading.current_thread() is self._thread
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Run a plain function on the loop, after everything that was handed over before."""
-        self.loop.call_soon_threadsafe(function, *args)
+        self._mailbox.post(partial(function, *args))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop."""
@@ -56,12 +61,9 @@ def runtime_loop() -> RuntimeLoop:
         return _current
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs the calling code, if one does."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+def on_runtime_loop() -> bool:
+    """Whether the caller runs on that loop's own thread, where waiting would be for ever."""
+    return _current is not None and _current.is_current()
 
 
 def spawn(function: Callable[[], T]) -> Future[T]:
@@ -89,31 +91,3 @@ def spawn(function: Callable[[], T]) -> Future[T]:
 async def wait_for(future: Future[T]) -> T:
     """Await a future of another thread. Cancelling the wait does not cancel the future."""
     return await asyncio.shield(asyncio.wrap_future(future))
-
-
-class Signal:
-    """Something changed: a condition that both threads and coroutines can wait for.
-
-    Take a waiter first, then look at the state, then wait: a change in between is not missed.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiters: list[Future[None]] = []
-
-    def waiter(self) -> Future[None]:
-        """A future that the next `notify` resolves."""
-        future: Future[None] = Future()
-        with self._lock:
-            self._waiters.append(future)
-        return future
-
-    def notify(self) -> None:
-        """Wake every waiter."""
-        if not self._waiters:
-            return
-        with self._lock:
-            waiters, self._waiters = self._waiters, []
-        for future in waiters:
-            if future.set_running_or_notify_cancel():
-                future.set_result(None)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 from stolon.lang.branch import Branch
-from stolon.lang.calls import Borrowed, Call, Item, Known
+from stolon.lang.calls import Borrowed, Call, Item, Known, item_text
+from stolon.lang.latch import Latch
 from stolon.lang.meta import logprob_fields
 from stolon.lang.run import ProgramRun
-from stolon.lang.runtime_loop import wait_for
 from stolon.lang.variables import resolve, unknown, waits_for
 from stolon.lang.waiting import for_calls, for_name, reporting
 
 Piece = tuple[str, dict[str, Any]]
-# Yields pieces, and futures to wait for before it goes on.
-Walk = Generator[Piece | Future[None], None, None]
+# Yields pieces, and latches to wait for before it goes on.
+Walk = Generator[Piece | Latch, None, None]
 
 
 def drive(walk: Walk) -> Iterator[Piece]:
     """Run a walk, blocking where it waits."""
     for step in walk:
-        if isinstance(step, Future):
-            step.result()
+        if isinstance(step, Latch):
+            step.wait()
         else:
             yield step
 
@@ -31,8 +30,8 @@ def drive(walk: Walk) -> Iterator[Piece]:
 async def drive_async(walk: Walk) -> AsyncIterator[Piece]:
     """Run a walk, awaiting where it waits."""
     for step in walk:
-        if isinstance(step, Future):
-            await wait_for(step)
+        if isinstance(step, Latch):
+            await step.arrive()
         else:
             yield step
 
@@ -74,13 +73,15 @@ def walk_text(branch: Branch, *, outside: bool) -> Walk:
 def _walk_item(run: ProgramRun, item: Item) -> Walk:
     if isinstance(item, Known):
         yield item.text, {}
-    elif isinstance(item, Borrowed):
+    elif isinstance(item, Call):
+        yield from _walk_call(run, item)
+    elif isinstance(item, Borrowed) and item.sample == 0:
+        yield from _walk_call(run, item.call)
+    else:
         yield from for_calls(run, [item.call])
         with reporting(run):
-            text = item.call.text()
+            text = item_text(item)
         yield text, {}
-    else:
-        yield from _walk_call(run, item)
 
 
 def _walk_call(run: ProgramRun, call: Call) -> Walk:
@@ -97,7 +98,7 @@ def _walk_call(run: ProgramRun, call: Call) -> Walk:
             tokens += len(delta.token_ids)
             meta: dict[str, Any] = {"name": call.name, "completion_tokens": tokens}
             if delta.logprobs is not None:
-                meta |= logprob_fields(delta.logprobs, tokenizer)
+                meta |= logprob_fields(delta.logprobs, tokenizer if call.spelled else None)
                 meta["output_token_logprobs_length"] = tokens
             if delta.text or delta.token_ids:
                 yield delta.text, meta

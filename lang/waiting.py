@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 
 from stolon.errors import InvalidRequest, StolonError
 from stolon.lang.branch import Branch
 from stolon.lang.calls import Call
+from stolon.lang.latch import Latch
 from stolon.lang.location import program_line
 from stolon.lang.run import ProgramRun
-from stolon.lang.runtime_loop import wait_for
 
-# Futures to wait for, one after the other; later ones may depend on what the earlier ones brought.
-Waits = Iterator[Future[None]]
+# Latches to wait for, one after the other; later ones may depend on what the earlier ones brought.
+Waits = Iterator[Latch]
 
 
 def for_calls(run: ProgramRun, calls: Iterable[Call]) -> Waits:
@@ -51,20 +50,20 @@ def for_everything(branch: Branch, *, outside: bool) -> Waits:
 
 def block(run: ProgramRun, waits: Waits, *, what: str, instead: str) -> None:
     """Wait in the calling thread. Refused where that would stop the loop which has to answer."""
-    for future in waits:
+    for latch in waits:
         if run.must_await():
             raise InvalidRequest(
                 f"{what} would block the event loop of this program",
                 where=program_line(),
                 hint=f"in an async program use 'await s.{instead}' first",
             )
-        future.result()
+        latch.wait()
 
 
 async def until(waits: Waits) -> None:
     """Wait without blocking the loop."""
-    for future in waits:
-        await wait_for(future)
+    for latch in waits:
+        await latch.arrive()
 
 
 @contextmanager

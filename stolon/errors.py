@@ -68,6 +68,9 @@ class StolonError(Exception):
         param: the request field at fault, if one is.
         where: the place at fault: a file and offset, a JSON pointer, a line of a program.
         hint: what to do about it.
+        branch: the branch of the program that it belongs to, as ``fork.child`` of each level (``0.3/1.0``);
+            None for the root branch, and outside of programs.
+        request: id of the engine request that failed, if one did.
         segment: index of the segment of an engine request that it is about, if it is about one.
         state: the `ProgramState` of the run that it ended, where finished variables can be read; None
             for an error that ended none.
@@ -90,13 +93,18 @@ class StolonError(Exception):
         self.param = param
         self.where = where
         self.hint = hint
+        self.branch: str | None = None
+        self.request: str | None = None
         self.segment: int | None = None
         self.state: Any = None
 
     def __str__(self) -> str:
         text = self.message
-        if self.where:
-            text += f" [at {self.where}]"
+        place = [f"at {self.where}"] if self.where else []
+        place += [f"branch {self.branch}"] if self.branch else []
+        place += [f"request {self.request}"] if self.request else []
+        if place:
+            text += f" [{', '.join(place)}]"
         if self.hint:
             text += f" ({self.hint})"
         return text

@@ -2,7 +2,7 @@
 
 from .logprobs import log_totals, token_logprobs
 from .params import Floats, Sampled, SamplerRow, TokenMask
-from .rng import derive_seed, draw_key, token_uniforms
+from .rng import draw_key, token_uniforms
 from .sampler import sample
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "Sampled",
     "SamplerRow",
     "TokenMask",
-    "derive_seed",
     "draw_key",
     "log_totals",
     "sample",

@@ -8,8 +8,6 @@ can't shift it. Within a draw every token of the vocabulary has a number of its 
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,17 +67,3 @@ def token_uniforms(key: tuple[int, int], tokens: NDArray[np.uint32]) -> NDArray[
     # 2**32 - 1 rounds up to 2**32 in float32.
     np.minimum(numbers, np.float32(1 - 2.0**-24), out=numbers)
     return numbers
-
-
-def derive_seed(*parts: int | str) -> int:
-    """A seed in [0, 2**63) for something named by `parts`: a seed, a branch, a call number.
-
-    The encoding is injective: ``("a", "b")``, ``("ab",)`` and ``("a", 1)``, ``("a", "1")`` all
-    differ.
-    """
-    digest = hashlib.blake2b(digest_size=8, person=b"stolon-seed")
-    for part in parts:
-        text = part.encode("utf-8") if isinstance(part, str) else b"%d" % part
-        digest.update(b"%c%d:" % (b"s" if isinstance(part, str) else b"i", len(text)))
-        digest.update(text)
-    return int.from_bytes(digest.digest(), "little") >> 1

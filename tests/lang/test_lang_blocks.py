@@ -88,10 +88,10 @@ def test_the_place_of_reads_does_not_change_the_tokens() -> None:
         engine = FakeEngine()
         state = body.run(backend=engine, seed=1)
         assert len(engine.requests) == (3 if reads else 1)
-        tokens = state._branch.head
+        assert state._branch.head is not None
+        tokens = state._branch.head.tokens()
         assert tokens is not None
-        assert tokens.tokens is not None
-        return tokens.tokens
+        return tokens.ids
 
     assert program(True) == program(False)
 

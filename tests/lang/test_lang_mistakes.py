@@ -24,7 +24,7 @@ from stolon.errors import (
     UnknownVariable,
     error_from_code,
 )
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.srt.protocol import Event, Request
 
 
 def line(offset: int = 0) -> str:
@@ -406,24 +406,28 @@ def test_cancel_after_the_end_does_nothing() -> None:
     assert state.error() is None
 
 
-def test_a_request_that_is_cancelled_before_its_first_step_is_settled() -> None:
+def test_a_run_that_ends_while_a_request_is_sent_aborts_it() -> None:
+    class Slow(FakeEngine):
+        def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
+            run = state._branch.run
+            run.abort()
+            super().submit(request, on_event)
+
     @sl.function
     def program(s):
+        go.wait(2)
         s += "x" + sl.gen("a")
-        run, blocks = s._branch.run, s._branch.take_blocks()
-
-        def both() -> None:
-            ending = asyncio.ensure_future(run.abort())
-            run._start(blocks)
-            endings.append(ending)
-
-        runtime_loop().call(both)
-        run.calls[0].settled.result(2)
         s["a"]
 
-    endings: list[object] = []
+    go = threading.Event()
+    engine = Slow()
+    engine.gate.clear()
+    state = program.run(backend=engine, stream=True)
+    go.set()
     with pytest.raises(Aborted):
-        program.run(backend=FakeEngine())
+        state["a"]
+    assert engine.received[0].aborted.wait(1)
+    engine.gate.set()
 
 
 # -- what was finished stays ---------------------------------------------------------------------

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from stolon.srt.sampling import derive_seed, draw_key, token_uniforms
+from stolon.srt.sampling import draw_key, token_uniforms
+from stolon.srt.seeds import derive_seed
 from stolon.srt.sampling.rng import philox
 
 
