@@ -39,7 +39,7 @@ class Worker:
 
     def load(self, path: str, threads: int, **_: Any) -> dict[str, Any]:
         self.path, self.threads = path, threads
-        self._pipeline(PRECISIONS[0], False)
+        self.pipeline(PRECISIONS[0], False)
         return {
             "engine": "openvino",
             "version": f"openvino-genai {genai.__version__}",
@@ -55,7 +55,7 @@ class Worker:
         """Seconds from nothing to the first token after `ids`."""
 
         def measure(precision: str, _: int) -> dict[str, Any]:
-            return {"seconds": self._generate(self._pipeline(precision, False), [ids], 1)[0]}
+            return {"seconds": self._generate(self.pipeline(precision, False), [ids], 1)[0]}
 
         return self._fastest("prefill", measure, 1)
 
@@ -63,7 +63,7 @@ class Worker:
         """Seconds for `new_tokens` greedy tokens each after the first one."""
 
         def measure(precision: str, tokens: int) -> dict[str, Any]:
-            return self._after_first(self._pipeline(precision, False), prompts, tokens)
+            return self._after_first(self.pipeline(precision, False), prompts, tokens)
 
         return self._fastest(f"decode-{len(prompts)}", measure, new_tokens)
 
@@ -73,7 +73,7 @@ class Worker:
         """As `decode`; the prompts share their first tokens, which the prefix cache keeps."""
 
         def measure(precision: str, tokens: int) -> dict[str, Any]:
-            pipeline = self._pipeline(precision, True)
+            pipeline = self.pipeline(precision, True)
             self._generate(pipeline, prompts[:1], 1)
             self._generate(pipeline, prompts, 1)
             runs = [self._after_first(pipeline, prompts, tokens) for _ in range(repeats)]
@@ -84,10 +84,14 @@ class Worker:
         return {**tried[best], "settings": {"precision": best, "prefix_caching": True}}
 
     def extract(self, prompts: list[list[int]], schema: str, max_tokens: int) -> dict[str, Any]:
-        """Seconds for a JSON text under the schema after each prompt, with prefix caching."""
+        """Seconds for a JSON text under the schema after each prompt, from an empty cache.
+
+        Prompts that come at once are each computed whole, so the first goes alone and the cache has what
+        all share for the rest.
+        """
         tried: dict[str, dict[str, Any]] = {}
         for precision in PRECISIONS:
-            pipeline = self._pipeline(precision, True)
+            pipeline = self._make(precision, True)
             config = genai.GenerationConfig()
             config.max_new_tokens = max_tokens
             config.do_sample = False
@@ -95,13 +99,19 @@ class Worker:
             tokenizer = pipeline.get_tokenizer()
             config.set_eos_token_id(tokenizer.get_eos_token_id())
             inputs = [ov.Tensor(np.array([ids], dtype=np.int64)) for ids in prompts]
+            self._generate(pipeline, [prompts[0][:16]], 1)  # warms up, and caches no whole block
             start = time.perf_counter()
-            results = pipeline.generate(inputs, [config] * len(inputs))
+            results = pipeline.generate(inputs[:1], [config])
+            results += pipeline.generate(inputs[1:], [config] * (len(inputs) - 1))
             seconds = time.perf_counter() - start
             texts = [tokenizer.decode(list(result.m_generation_ids[0])) for result in results]
             tried[precision] = {"seconds": seconds, "texts": texts}
+            del pipeline
         best = min(tried, key=lambda precision: float(tried[precision]["seconds"]))
-        return {**tried[best], "settings": {"precision": best, "prefix_caching": True}}
+        return {
+            **tried[best],
+            "settings": {"precision": best, "prefix_caching": True, "order": "one, then the rest"},
+        }
 
     def _fastest(self, name: str, measure: Any, tokens: int) -> dict[str, Any]:
         """The measure with the precision that was fastest when each was tried."""
@@ -113,23 +123,25 @@ class Worker:
             self.best[name] = min(tried)[1]
         return {**measure(self.best[name], tokens), "settings": {"precision": self.best[name]}}
 
-    def _pipeline(self, precision: str, prefix_caching: bool) -> Any:
+    def pipeline(self, precision: str, prefix_caching: bool) -> Any:
+        """The pipeline with these settings, made when it is first asked for."""
         key = (precision, prefix_caching)
         if key not in self.pipelines:
-            scheduler = genai.SchedulerConfig()
-            scheduler.max_num_batched_tokens = BATCH_TOKENS
-            scheduler.max_num_seqs = MAX_SEQUENCES
-            scheduler.cache_size = CACHE_GB
-            scheduler.enable_prefix_caching = prefix_caching
-            properties = {
-                "INFERENCE_NUM_THREADS": self.threads,
-                "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_PRECISION_HINT": precision,
-            }
-            self.pipelines[key] = genai.ContinuousBatchingPipeline(
-                self.path, scheduler, "CPU", properties
-            )
+            self.pipelines[key] = self._make(precision, prefix_caching)
         return self.pipelines[key]
+
+    def _make(self, precision: str, prefix_caching: bool) -> Any:
+        scheduler = genai.SchedulerConfig()
+        scheduler.max_num_batched_tokens = BATCH_TOKENS
+        scheduler.max_num_seqs = MAX_SEQUENCES
+        scheduler.cache_size = CACHE_GB
+        scheduler.enable_prefix_caching = prefix_caching
+        properties = {
+            "INFERENCE_NUM_THREADS": self.threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": precision,
+        }
+        return genai.ContinuousBatchingPipeline(self.path, scheduler, "CPU", properties)
 
     def _after_first(
         self, pipeline: Any, prompts: list[list[int]], new_tokens: int

@@ -91,18 +91,31 @@ class Worker:
         return min(runs, key=lambda run: float(run["seconds"]))
 
     def extract(self, prompts: list[list[int]], schema: str, max_tokens: int) -> dict[str, Any]:
-        """Seconds for a JSON text under the schema after each prompt, from an empty cache."""
-        self.engine.reset_prefix_cache()
+        """Seconds for a JSON text under the schema after each prompt, from an empty cache.
+
+        Tried with all prompts at once, and with the first alone before the rest; the faster counts.
+        """
         sampling = vllm.SamplingParams(
             max_tokens=max_tokens,
             temperature=0,
             structured_outputs=vllm.sampling_params.StructuredOutputsParams(json=schema),
         )
         inputs = [{"prompt_token_ids": ids} for ids in prompts]
-        start = time.perf_counter()
-        outputs = self.engine.generate(inputs, sampling, use_tqdm=False)
-        seconds = time.perf_counter() - start
-        return {"seconds": seconds, "texts": [output.outputs[0].text for output in outputs]}
+        tried = []
+        for order, groups in (
+            ("all at once", [inputs]),
+            ("one, then the rest", [inputs[:1], inputs[1:]]),
+        ):
+            self.engine.reset_prefix_cache()
+            start = time.perf_counter()
+            texts = [
+                output.outputs[0].text
+                for group in groups
+                for output in self.engine.generate(group, sampling, use_tqdm=False)
+            ]
+            seconds = time.perf_counter() - start
+            tried.append({"seconds": seconds, "texts": texts, "settings": {"order": order}})
+        return min(tried, key=lambda one: float(one["seconds"]))
 
     def _generate(self, prompts: list[list[int]], tokens: int) -> tuple[float, list[list[int]]]:
         sampling = vllm.SamplingParams(
