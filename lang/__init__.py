@@ -31,7 +31,7 @@ from stolon.lang.primitives import (
 from stolon.lang.program import Function, function
 from stolon.lang.restored import RestoredState
 from stolon.lang.state import ProgramState
-from stolon.lang.trace import CallTrace, TokenCounts, Trace
+from stolon.lang.trace import CallTrace, Prices, TokenCounts, Trace
 
 __all__ = [
     "BatchInterrupted",
@@ -39,6 +39,7 @@ __all__ = [
     "ChoiceScores",
     "ForkGroup",
     "Function",
+    "Prices",
     "ProgramState",
     "RestoredState",
     "TokenCounts",

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
+from stolon.errors import InvalidRequest
+from stolon.lang import trace_export, trace_html, trace_text
 from stolon.lang.calls import BranchPath, Call, CallKind
 from stolon.lang.run import ProgramRun
-from stolon.srt.protocol import GenResult
+from stolon.srt.protocol import Gen, GenResult, Usage
+
+# Unix time at the zero of `time.perf_counter`, once: two traces of a run agree.
+_EPOCH = time.time() - time.perf_counter()
+_PARAMETERS = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "stop",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens by origin: found in the prefix cache, prefilled, forced by a grammar, sampled."""
+    """Tokens by origin: found in the prefix cache, prefilled, forced by a grammar, sampled.
+
+    Of those that were `drafted`, the draws agreed with `accepted`; they are sampled or forced ones.
+    """
 
     cached: int = 0
     computed: int = 0
     forced: int = 0
     sampled: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @classmethod
+    def of(cls, usage: Usage) -> TokenCounts:
+        return cls(
+            usage.cached_tokens,
+            usage.computed_tokens,
+            usage.forced_tokens,
+            usage.sampled_tokens,
+            usage.drafted_tokens,
+            usage.accepted_tokens,
+        )
 
     def __add__(self, other: TokenCounts) -> TokenCounts:
         return TokenCounts(
@@ -24,7 +61,14 @@ class TokenCounts:
             self.computed + other.computed,
             self.forced + other.forced,
             self.sampled + other.sampled,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
         )
+
+    @property
+    def output(self) -> int:
+        """Tokens of the answer: sampled or forced."""
+        return self.forced + self.sampled
 
     def __str__(self) -> str:
         return (
@@ -34,16 +78,44 @@ class TokenCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a provider charges for a million tokens, in one currency.
+
+    Attributes:
+        input: of the prompt.
+        output: of the answer.
+        cached: of the prompt, found in the provider's cache; as `input` if None.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def of(self, call: CallTrace) -> float:
+        """The price of a call. Its prompt is paid once, whatever the number of samples."""
+        cached = min(call.tokens.cached, call.prompt_tokens)
+        rate = self.input if self.cached is None else self.cached
+        paid = (call.prompt_tokens - cached) * self.input + cached * rate
+        return (paid + call.tokens.output * self.output) / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallTrace:
     """One generation or selection.
 
     Attributes:
         path: branch: (fork, child) pairs from the root.
         where: ``file.py:line`` that appended it.
+        request: id of the engine's request; calls that follow one another in a program share it.
         finish: ``stop``, ``length``, ``choice``, ``error`` or ``running``.
+        error, message: code and text of what went wrong.
         tokens: of all samples together.
+        prompt_tokens: tokens before it.
+        logprobs: whether the log-probs of its tokens are there.
+        parameters: of sampling, as the engine got them; those that are off are left out.
         started, seconds: when its turn came, relative to the run's first call, and how long until
             its value was there; None where that has not happened.
+        first_text: seconds from `started` to the first text, if the run streams.
         queue_time, prefill_time, decode_time: seconds, as the engine reports them for sample 0.
     """
 
@@ -54,8 +126,15 @@ class CallTrace:
     finish: str
     samples: int
     tokens: TokenCounts
+    request: str | None = None
+    error: str | None = None
+    message: str | None = None
+    prompt_tokens: int = 0
+    logprobs: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     started: float | None = None
     seconds: float | None = None
+    first_text: float | None = None
     queue_time: float = 0.0
     prefill_time: float = 0.0
     decode_time: float = 0.0
@@ -63,18 +142,38 @@ class CallTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The calls of a run in program order; prints as a tree of branches."""
+    """The calls of a run in program order; prints as a tree of branches.
+
+    Attributes:
+        model: name of what was served.
+        provider: who served it, ``stolon`` for an engine of ours.
+        started_at: Unix time of the first call, in seconds.
+        prices: those of the backend, if it has any.
+    """
 
     program: str
     seed: int
     calls: tuple[CallTrace, ...]
+    model: str = ""
+    provider: str = "stolon"
+    started_at: float = 0.0
+    prices: Prices | None = None
 
     @classmethod
     def of(cls, run: ProgramRun) -> Trace:
         """A snapshot; calls that are not finished yet have finish ``running``."""
         calls = list(run.calls)
         origin = min((c.started_at for c in calls if c.started_at is not None), default=0.0)
-        return cls(run.name, run.seed, tuple(_trace(call, origin) for call in calls))
+        client = run.client
+        return cls(
+            run.name,
+            run.seed,
+            tuple(_trace(call, origin) for call in calls),
+            model=client.info.name,
+            provider=getattr(client, "provider", "stolon"),
+            started_at=_EPOCH + origin if calls else 0.0,
+            prices=getattr(client, "prices", None),
+        )
 
     @property
     def totals(self) -> TokenCounts:
@@ -93,30 +192,63 @@ class Trace:
             {call.path[:depth] for call in self.calls for depth in range(len(call.path) + 1)}
         )
 
+    def cost(self, prices: Prices | None = None) -> float | None:
+        """What the run cost at these prices, or those of the backend; None where there are none."""
+        prices = prices or self.prices
+        return None if prices is None else sum(map(prices.of, self.calls))
+
+    # -- as text, and for other tools ------------------------------------------------------------
+
+    def tree(self, width: int | None = None) -> str:
+        """The branches with their calls, at most `width` columns wide; that of the terminal if None."""
+        return trace_text.tree(self, width)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as JSON data. ``version`` is that of the form."""
+        return trace_export.as_dict(self)
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`as_dict` as text."""
+        return json.dumps(self.as_dict(), indent=indent)
+
+    def chrome(self) -> dict[str, Any]:
+        """Chrome's trace events, for Perfetto or ``chrome://tracing``: one lane for each branch."""
+        return trace_export.chrome(self)
+
+    def otel_spans(self) -> dict[str, Any]:
+        """OpenTelemetry spans as OTLP/JSON, as a collector takes them at ``/v1/traces``.
+
+        The run is a span, each fork's branch and each finished call one inside it, with ``gen_ai``
+        attributes. Texts are not in it.
+        """
+        return trace_export.otel_spans(self)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: Literal["stolon", "chrome", "otel"] = "stolon",
+    ) -> None:
+        """Write `as_dict`, `chrome` or `otel_spans` as a JSON file."""
+        forms = {"stolon": self.as_dict, "chrome": self.chrome, "otel": self.otel_spans}
+        if format not in forms:
+            raise InvalidRequest(
+                f"format must be one of {', '.join(forms)}, not {format!r}", param="format"
+            )
+        Path(path).write_text(json.dumps(forms[format]()) + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        return self.tree()
+
+    def _repr_html_(self) -> str:
+        return trace_html.page(self)
+
     def _append_hint(self) -> str:
         return "append str(trace) to let the model read it"
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.program}  {_count(len(self.calls), 'call')}, "
-            f"{_count(self.branches, 'branch', 'branches')}, {self.seconds:.2f} s"
-        ]
-        lines += _tree(self.calls, (), "")
-        lines.append(f"total: {self.totals}")
-        return "\n".join(lines)
-
 
 def _trace(call: Call, origin: float) -> CallTrace:
-    tokens = TokenCounts()
-    for result in call.results:
-        if result is not None:
-            usage = result.usage
-            tokens += TokenCounts(
-                usage.cached_tokens,
-                usage.computed_tokens,
-                usage.forced_tokens,
-                usage.sampled_tokens,
-            )
+    done = [result for result in call.results if result is not None]
     first = call.results[0]
     if call.error is not None:
         finish = "error"
@@ -124,10 +256,7 @@ def _trace(call: Call, origin: float) -> CallTrace:
         finish = "running"
     else:
         finish = first.finish.kind if isinstance(first, GenResult) else "choice"
-    started = None if call.started_at is None else call.started_at - origin
-    seconds = None
-    if call.started_at is not None and call.done_at is not None:
-        seconds = call.done_at - call.started_at
+    usage = Usage() if first is None else first.usage
     return CallTrace(
         name=call.name,
         kind=call.kind,
@@ -135,38 +264,33 @@ def _trace(call: Call, origin: float) -> CallTrace:
         where=call.where,
         finish=finish,
         samples=call.n,
-        tokens=tokens,
-        started=started,
-        seconds=seconds,
-        queue_time=0.0 if first is None else first.usage.queue_time,
-        prefill_time=0.0 if first is None else first.usage.prefill_time,
-        decode_time=0.0 if first is None else first.usage.decode_time,
+        tokens=sum((TokenCounts.of(result.usage) for result in done), TokenCounts()),
+        request=call.request,
+        error=None if call.error is None else call.error.code,
+        message=None if call.error is None else call.error.message,
+        prompt_tokens=usage.prompt_tokens,
+        logprobs=any(isinstance(r, GenResult) and r.logprobs is not None for r in done),
+        parameters=_parameters(call),
+        started=_between(origin, call.started_at),
+        seconds=_between(call.started_at, call.done_at),
+        first_text=_between(call.started_at, call.first_at),
+        queue_time=usage.queue_time,
+        prefill_time=usage.prefill_time,
+        decode_time=usage.decode_time,
     )
 
 
-def _tree(calls: tuple[CallTrace, ...], path: BranchPath, indent: str) -> list[str]:
-    """Lines of a branch: its own calls, then its children."""
-    depth = len(path)
-    own = [call for call in calls if call.path == path]
-    below = [call for call in calls if call.path[:depth] == path and len(call.path) > depth]
-    children = list(dict.fromkeys(call.path[: depth + 1] for call in below))
-    entries: list[tuple[str, BranchPath | None]] = [(_line(call), None) for call in own]
-    entries += [(f"fork {child[-1][0]} [{child[-1][1]}]", child) for child in children]
-    lines = []
-    for index, (label, branch) in enumerate(entries):
-        last = index == len(entries) - 1
-        lines.append(indent + ("└─ " if last else "├─ ") + label)
-        if branch is not None:
-            lines += _tree(tuple(below), branch, indent + ("   " if last else "│  "))
-    return lines
+def _parameters(call: Call) -> dict[str, Any]:
+    segment = call.segment
+    source = segment.sampling if isinstance(segment, Gen) else segment
+    given = {name: getattr(source, name, None) for name in _PARAMETERS}
+    # 0 switches the others off, or is what they are without being asked for.
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value or (name in ("temperature", "max_tokens", "seed") and value is not None)
+    }
 
 
-def _line(call: CallTrace) -> str:
-    name = call.name or "(unnamed)"
-    samples = f" ×{call.samples}" if call.samples > 1 else ""
-    seconds = "" if call.seconds is None else f"  {call.seconds:.2f} s"
-    return f"{call.kind} {name}{samples}  {call.tokens}  {call.finish}{seconds}"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else end - begin

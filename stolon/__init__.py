@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stolon.lang import ChoiceScores as ChoiceScores
     from stolon.lang import ForkGroup as ForkGroup
     from stolon.lang import Function as Function
+    from stolon.lang import Prices as Prices
     from stolon.lang import ProgramState as ProgramState
     from stolon.lang import RestoredState as RestoredState
     from stolon.lang import Trace as Trace
@@ -52,6 +53,7 @@ __all__ = [
     "Engine",
     "ForkGroup",
     "Function",
+    "Prices",
     "ProgramState",
     "RestoredState",
     "StolonError",
