@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, get_args
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -12,11 +13,20 @@ from msgspec import structs
 
 import stolon as sl
 from stolon.kernels import RaggedBatch
+from stolon.lang import TokenCounts
 from stolon.srt.client import EngineStats
 from stolon.srt.engine import Engine
-from stolon.srt.generate import Output
+from stolon.srt.generate import Collector, Output
 from stolon.srt.model_runner import ModelRunner
-from stolon.srt.protocol import Speculation
+from stolon.srt.protocol import (
+    Gen,
+    GrammarSpec,
+    JumpForward,
+    Request,
+    Sampling,
+    Speculation,
+    Tokens,
+)
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -97,6 +107,24 @@ class Worker:
         same = [state["out"] for state in states] == [out.text for out in _flat(plain)]
         return {"seconds": seconds, "engine_seconds": engine_seconds, "same_text": same}
 
+    def run_program(self, program: str, items: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+        """Seconds for a batch of one of the eight programs, and where its tokens came from."""
+        from stolon.benchmarks.programs.in_stolon import PROGRAMS
+
+        start = time.perf_counter()
+        states = PROGRAMS[program].run_batch(items, backend=self.loaded, seed=seed)
+        seconds = time.perf_counter() - start
+        calls = [call for state in states for call in state.trace.calls]
+        tokens = sum((call.tokens for call in calls), TokenCounts())
+        return {
+            "seconds": seconds,
+            "results": [state.ret_value for state in states],
+            "texts": sum(call.samples for call in calls),
+            "tokens": tokens.forced + tokens.sampled,
+            "cached": tokens.cached,
+            "computed": tokens.computed,
+        }
+
     def extract(self, prompts: list[list[int]], schema: str, max_tokens: int) -> dict[str, Any]:
         """Seconds for a JSON text under the schema after each prompt, from an empty cache."""
         self.loaded.flush_cache()
@@ -116,25 +144,45 @@ class Worker:
     def constrained(
         self, prompts: list[list[int]], schema: str, max_tokens: int, repeats: int
     ) -> dict[str, Any]:
-        """Tokens per second of texts under the schema, in each mode of forcing, and of as many tokens
-        of free text; all prompt tokens but the last computed, no drafts from the prompt."""
-        common: dict[str, Any] = {"input_ids": prompts, "temperature": 0, "speculation": "off"}
-        texts = _flat(self.loaded.generate(json_schema=schema, max_tokens=max_tokens, **common))
-        length = round(sum(len(out.token_ids) for out in texts) / len(texts))
-        asked: dict[str, dict[str, Any]] = {
-            mode: {"json_schema": schema, "max_tokens": max_tokens, "jump_forward": mode}
-            for mode in ("inject", "verify", "off")
-        }
-        asked["free"] = {"max_tokens": length, "ignore_eos": True}
+        """Tokens per second of texts under the schema, in each mode of forcing, and of free texts as long
+        as these, one by one; all prompt tokens but the last computed, no drafts from the prompt."""
+        spec = GrammarSpec(kind="json_schema", text=schema)
+
+        def gens(mode: JumpForward) -> list[Gen]:
+            sampling = Sampling(
+                max_tokens=max_tokens, temperature=0, speculation="off", jump_forward=mode
+            )
+            return [Gen(sampling=sampling, grammar=spec)] * len(prompts)
+
+        lengths = [len(one.token_ids) for one in self._together(prompts, gens("off"))]
+        asked = {mode: gens(mode) for mode in get_args(JumpForward)}
+        asked["free"] = [
+            Gen(
+                sampling=Sampling(
+                    max_tokens=length, temperature=0, speculation="off", ignore_eos=True
+                )
+            )
+            for length in lengths
+        ]
         best = dict.fromkeys(asked, 0.0)
         for _ in range(2 * repeats):
-            for mode, options in asked.items():
+            for mode, each in asked.items():
                 start = time.perf_counter()
-                outputs = _flat(self.loaded.generate(**common, **options))
+                results = self._together(prompts, each)
                 seconds = time.perf_counter() - start
-                tokens = sum(len(out.token_ids) for out in outputs)
+                tokens = sum(len(one.token_ids) for one in results)
                 best[mode] = max(best[mode], tokens / seconds)
         return best
+
+    def _together(self, prompts: list[list[int]], gens: list[Gen]) -> list[Output]:
+        """One generation after each prompt, all at once."""
+        futures = []
+        for ids, gen in zip(prompts, gens, strict=True):
+            collector = Collector(1, weights_version=self.loaded.info.weights_version)
+            request = Request(rid=uuid4().hex, segments=[Tokens(ids), gen])
+            self.loaded.submit(request, collector)
+            futures.append(collector.future)
+        return [future.result()[0] for future in futures]
 
     def drafts(self, prompts: list[list[int]], new_tokens: int, repeats: int) -> dict[str, Any]:
         """Tokens per second of one sequence at a time, with and without drafts from its own text."""
