@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn
 from stolon.errors import InvalidRequest
 from stolon.lang.location import located, program_line
 from stolon.lang.options import SamplingOptions
+from stolon.lang.reasoning import Family
 from stolon.lang.typed import Decoder
 from stolon.srt.protocol import GrammarSpec, SelectMethod
 
@@ -83,13 +84,25 @@ class GenExpr(Expr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectExpr(Expr):
-    """A selection among fixed strings; drawn where `temperature` is above 0."""
+    """A selection among fixed strings; drawn where `temperature` is above 0.
+
+    `decode` turns the chosen text into the value that it stands for.
+    """
 
     name: str | None
     choices: tuple[str, ...]
     method: SelectMethod
     temperature: float = 0.0
     seed: int | None = None
+    decode: Decoder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningExpr(Expr):
+    """A generation or selection whose reasoning is kept apart from its answer."""
+
+    inner: GenExpr | SelectExpr
+    family: Family
 
 
 @dataclass(frozen=True, slots=True)

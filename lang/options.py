@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 from stolon.errors import InvalidRequest
@@ -12,11 +12,20 @@ from stolon.srt.protocol import (
     MAX_TOP_LOGPROBS,
     JumpForward,
     LogprobSpec,
+    PromptLogprobs,
     Sampling,
     Speculation,
 )
 
-_INTEGERS = ("max_tokens", "min_tokens", "n", "top_k", "seed", "top_logprobs_num")
+_INTEGERS = (
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "top_k",
+    "seed",
+    "top_logprobs_num",
+    "logprob_start_len",
+)
 _NUMBERS = (
     "temperature",
     "top_p",
@@ -26,7 +35,13 @@ _NUMBERS = (
     "repetition_penalty",
 )
 _WORDS = {"jump_forward": get_args(JumpForward), "speculation": get_args(Speculation)}
-_FLAGS = ("ignore_eos", "return_logprob", "close_at_budget")
+_FLAGS = (
+    "ignore_eos",
+    "return_logprob",
+    "return_text_in_logprobs",
+    "skip_special_tokens",
+    "close_at_budget",
+)
 _SAMPLING_FIELDS = (
     "max_tokens",
     "min_tokens",
@@ -41,6 +56,7 @@ _SAMPLING_FIELDS = (
     "stop_token_ids",
     "stop_regex",
     "ignore_eos",
+    "skip_special_tokens",
     "jump_forward",
     "speculation",
     "close_at_budget",
@@ -55,6 +71,11 @@ class SamplingOptions:
         n: samples of one generation; more than one makes its variable a list.
         return_logprob: report the log-prob of every generated token.
         top_logprobs_num: also report this many alternatives per token.
+        logprob_start_len: also report the log-probs of the text before the generation, from this token on;
+            -1 reports none.
+        return_text_in_logprobs: False leaves the text of each token out of what is reported.
+        skip_special_tokens: False keeps special tokens in the text.
+        chat_template: of a run: what stands around its messages, in place of the model's own template.
     """
 
     max_tokens: int | None = None
@@ -75,6 +96,10 @@ class SamplingOptions:
     seed: int | None = None
     return_logprob: bool | None = None
     top_logprobs_num: int | None = None
+    logprob_start_len: int | None = None
+    return_text_in_logprobs: bool | None = None
+    skip_special_tokens: bool | None = None
+    chat_template: Any = None
     jump_forward: JumpForward | None = None
     speculation: Speculation | None = None
     close_at_budget: bool | None = None
@@ -105,6 +130,8 @@ class SamplingOptions:
             )
         if "logit_bias" in values:
             values["logit_bias"] = _bias(values["logit_bias"])
+        if "chat_template" in values:
+            values["chat_template"] = _template(values["chat_template"])
         if values.get("top_k") == -1:
             values["top_k"] = 0
         if not 1 <= values.get("n", 1) <= MAX_SAMPLES:
@@ -114,10 +141,14 @@ class SamplingOptions:
                 f"top_logprobs_num must be between 0 and {MAX_TOP_LOGPROBS}",
                 param="top_logprobs_num",
             )
-        if values.get("top_logprobs_num") and values.get("return_logprob") is False:
+        if values.get("logprob_start_len", -1) < -1:
             raise InvalidRequest(
-                "top_logprobs_num contradicts return_logprob=False", param="top_logprobs_num"
+                "logprob_start_len must be a position in the tokens, or -1 for none",
+                param="logprob_start_len",
             )
+        for name, none in (("top_logprobs_num", 0), ("logprob_start_len", -1)):
+            if values.get("return_logprob") is False and values.get(name, none) != none:
+                raise InvalidRequest(f"{name} contradicts return_logprob=False", param=name)
         return cls(**values)
 
     @classmethod
@@ -125,8 +156,13 @@ class SamplingOptions:
         """Remove the sampling arguments from a call's keyword arguments.
 
         A name that the program declares as its own parameter is the program's. ``max_new_tokens``
-        is another name of ``max_tokens``.
+        is another name of ``max_tokens``. ``use_thread`` may be given and changes nothing: no state has a
+        thread of its own, and what a program does can't depend on it.
         """
+        if "use_thread" not in parameters:
+            threads = arguments.pop("use_thread", True)
+            if not isinstance(threads, bool):
+                _wrong_type("use_thread", threads, "True or False")
         given = {}
         for name in (*OPTION_NAMES, "max_new_tokens"):
             if name in arguments and name not in parameters:
@@ -168,15 +204,29 @@ class SamplingOptions:
 
     def logprobs(self) -> LogprobSpec | None:
         """What to report of log-probabilities, or None."""
-        if self.return_logprob or self.top_logprobs_num:
+        if self.return_logprob or self.top_logprobs_num or self.prompt_logprobs():
             return LogprobSpec(top=self.top_logprobs_num or 0)
         return None
+
+    def prompt_logprobs(self) -> PromptLogprobs | None:
+        """What to report of the log-probabilities of the text before, or None."""
+        start = self.logprob_start_len
+        if start is None or start < 0 or self.return_logprob is False:
+            return None
+        return PromptLogprobs(start=start, top=self.top_logprobs_num or 0)
 
 
 OPTION_NAMES = tuple(field.name for field in fields(SamplingOptions))
 
 # What holds where neither the generation nor the run says anything.
 RUN_DEFAULTS = SamplingOptions(max_tokens=128, temperature=1.0, n=1)
+
+
+def run_defaults() -> SamplingOptions:
+    """`RUN_DEFAULTS` with what `global_config` says."""
+    from stolon.lang.config import global_config
+
+    return replace(RUN_DEFAULTS, skip_special_tokens=global_config.skip_special_tokens_in_output)
 
 
 def _require(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
@@ -196,6 +246,16 @@ def _sequence(name: str, value: Any, kind: type, wanted: str) -> tuple[Any, ...]
     ):
         _wrong_type(name, value, wanted)
     return tuple(value)
+
+
+def _template(value: Any) -> Any:
+    from stolon.lang.chat_template import get_chat_template
+
+    if isinstance(value, str):
+        return get_chat_template(value)
+    if not hasattr(value, "role_affixes"):
+        _wrong_type("chat_template", value, "a ChatTemplate, or the name of a registered one")
+    return value
 
 
 def _bias(value: Any) -> dict[int, float]:

@@ -1,28 +1,19 @@
-"""The words of the language: `gen`, `select`, the roles."""
+"""The words of the language that generate: `gen`, `select`, `separate_reasoning`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, get_args
+from collections.abc import Sequence
+from typing import Any
 
 from stolon.errors import InvalidRequest
 from stolon.lang.arguments import unexpected, word
-from stolon.lang.ir import Expr, GenExpr, Role, RoleBegin, RoleEnd, SelectExpr, as_expr
+from stolon.lang.choices import Choices, selection
+from stolon.lang.ir import Expr, ExprList, GenExpr, ReasoningExpr, SelectExpr, as_expr
 from stolon.lang.options import SamplingOptions
+from stolon.lang.reasoning import family_of
 from stolon.lang.typed import data_type, schema_type
-from stolon.srt.protocol import (
-    MAX_CHOICES,
-    GrammarKind,
-    GrammarSpec,
-    JumpForward,
-    SelectMethod,
-    Speculation,
-)
-
-token_length_normalized: SelectMethod = "token_length_normalized"
-greedy_token_selection: SelectMethod = "greedy_token_selection"
-unconditional_likelihood_normalized: SelectMethod = "unconditional_likelihood_normalized"
+from stolon.srt.protocol import GrammarKind, GrammarSpec, JumpForward, SelectMethod, Speculation
 
 
 @word
@@ -40,23 +31,27 @@ def gen(
     min_p: float | None = None,
     frequency_penalty: float | None = None,
     presence_penalty: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: dict[int, float] | None = None,
     ignore_eos: bool | None = None,
-    seed: int | None = None,
     return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
     top_logprobs_num: int | None = None,
-    jump_forward: JumpForward | None = None,
-    speculation: Speculation | None = None,
-    close_at_budget: bool | None = None,
+    return_text_in_logprobs: bool | None = None,
     dtype: type | str | None = None,
-    choices: Sequence[str] | None = None,
+    choices: Choices | None = None,
     choices_method: SelectMethod | None = None,
     regex: str | None = None,
     json_schema: Any = None,
+    *,
     schema: Any = None,
     ebnf: str | None = None,
     lark: str | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: dict[int, float] | None = None,
+    skip_special_tokens: bool | None = None,
+    seed: int | None = None,
+    jump_forward: JumpForward | None = None,
+    speculation: Speculation | None = None,
+    close_at_budget: bool | None = None,
 ) -> Expr:
     """Generate text.
 
@@ -68,15 +63,20 @@ def gen(
             state goes on from the first.
         seed: makes this generation independent of the run's seed.
         return_logprob, top_logprobs_num: see `ProgramState.get_meta_info`.
+        logprob_start_len: also reports the log-probs of the text before, from this token on, as
+            ``input_token_logprobs``; -1 reports none.
+        return_text_in_logprobs: False reports None in the place of the text of each token.
+        skip_special_tokens: False keeps special tokens in the text.
         jump_forward: ``inject`` (default) appends what a constraint forces, ``verify`` and ``off`` sample
             it too; see `protocol.Sampling`.
         speculation: ``off`` never guesses what is repeated; the text is the same either way.
         close_at_budget: constrained text ends valid within `max_tokens`, if it can be completed in time.
-        dtype: ``int``, ``float``, ``bool`` or ``str`` (a quoted string); `ProgramState.value`
-        converts. choices, choices_method: same as `select`.
+        dtype: ``int``, ``float``, ``bool`` or ``str`` (a quoted string); `ProgramState.value` converts.
+        choices, choices_method: same as `select`.
         regex, ebnf, lark: the text is in this language.
-        json_schema, schema: two names of one argument: a dict, JSON text, a pydantic model or a
-            dataclass; `ProgramState.value` gives the instance.
+        schema, json_schema: two names of one argument: a schema as a dict or JSON text, or a type: a
+            pydantic model, a dataclass, a TypedDict, an Enum, a Literal, int, float, bool, str, list, dict,
+            tuple, Optional, Union. The text is JSON, and `ProgramState.value` gives the value of that type.
 
     Raises:
         InvalidRequest: for arguments that contradict each other, naming both.
@@ -115,14 +115,17 @@ def gen(
             "ignore_eos": ignore_eos,
             "seed": seed,
             "return_logprob": return_logprob,
+            "logprob_start_len": logprob_start_len,
             "top_logprobs_num": top_logprobs_num,
+            "return_text_in_logprobs": return_text_in_logprobs,
+            "skip_special_tokens": skip_special_tokens,
             "jump_forward": jump_forward,
             "speculation": speculation,
             "close_at_budget": close_at_budget,
         }
     )
     if choices is not None:
-        return _choices(name, choices, choices_method, options)
+        return selection(name, choices, choices_method, options)
     if choices_method is not None:
         raise InvalidRequest("choices_method needs choices", param="choices_method")
     if dtype is not None:
@@ -142,21 +145,35 @@ def gen(
 
 
 @word
-def gen_int(name: str | None = None, **sampling: Any) -> Expr:
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **sampling: Any,
+) -> Expr:
     """`gen` of an integer. Takes the sampling arguments of `gen`."""
-    return gen(name, dtype=int, **_without_constraints("gen_int", sampling))
+    rest = _without_constraints("gen_int", sampling)
+    return gen(name, max_tokens, n=n, stop=stop, dtype=int, **rest)
 
 
 @word
-def gen_string(name: str | None = None, **sampling: Any) -> Expr:
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    **sampling: Any,
+) -> Expr:
     """`gen` of a quoted string. Takes the sampling arguments of `gen`."""
-    return gen(name, dtype=str, **_without_constraints("gen_string", sampling))
+    rest = _without_constraints("gen_string", sampling)
+    return gen(name, max_tokens, n=n, stop=stop, dtype=str, **rest)
 
 
 @word
 def select(
     name: str | None = None,
-    choices: Sequence[str] | None = None,
+    choices: Choices | None = None,
     temperature: float = 0.0,
     choices_method: SelectMethod | None = None,
 ) -> Expr:
@@ -164,6 +181,8 @@ def select(
 
     Args:
         name: variable that holds the chosen text; `ProgramState.scores` gives the log-probs of all.
+        choices: the texts, or pairs of a text and the value that it stands for, of any kind:
+            `ProgramState.value` gives the value of the chosen one.
         temperature: 0 takes the best one. Above 0 one is drawn, in proportion to
             exp(score / temperature), where the score is what `choices_method` compares.
         choices_method: ``token_length_normalized`` (mean log-prob per token, the default), ``sum`` (of
@@ -174,124 +193,39 @@ def select(
     if choices is None:
         raise InvalidRequest("select() needs choices", param="choices")
     options = SamplingOptions.of({"temperature": temperature})
-    return _choices(name, choices, choices_method, options)
+    return selection(name, choices, choices_method, options)
 
 
 @word
-def system(expr: Any = None) -> Expr:
-    """A complete system message."""
-    return _message("system", expr)
+def separate_reasoning(expr: Any = None, model_type: str | None = None) -> Expr:
+    """What a model generates, its reasoning kept apart from its answer.
 
+    For each generation and selection inside, the variable *name* and the text of the state hold the answer,
+    and *name*``_reasoning_content`` the reasoning. What follows goes on from the answer alone: the model does
+    not see its own reasoning again, as its chat template has it.
 
-@word
-def user(expr: Any = None) -> Expr:
-    """A complete user message."""
-    return _message("user", expr)
+    A generation under a constraint, and a selection, are about the answer: the model first reasons freely,
+    for at most as many tokens as the generation may have, and the constraint begins after the reasoning.
 
+    Args:
+        expr: a `gen`, a `select`, or several of them with text between.
+        model_type: the family whose markers are looked for: ``deepseek-r1``, ``qwen3``, ``gpt-oss`` and others.
 
-@word
-def assistant(expr: Any = None) -> Expr:
-    """A complete assistant message, usually with a generation inside."""
-    return _message("assistant", expr)
-
-
-@word
-def system_begin() -> Expr:
-    """Open a system message."""
-    return RoleBegin("system")
-
-
-@word
-def system_end() -> Expr:
-    """Close a system message."""
-    return RoleEnd("system")
-
-
-@word
-def user_begin() -> Expr:
-    """Open a user message."""
-    return RoleBegin("user")
-
-
-@word
-def user_end() -> Expr:
-    """Close a user message."""
-    return RoleEnd("user")
-
-
-@word
-def assistant_begin() -> Expr:
-    """Open an assistant message."""
-    return RoleBegin("assistant")
-
-
-@word
-def assistant_end() -> Expr:
-    """Close an assistant message."""
-    return RoleEnd("assistant")
-
-
-@word
-def image(path: str) -> NoReturn:
-    """Refused: no model with image input is implemented."""
-    raise InvalidRequest(f"image({path!r}): images are not supported; text models only")
-
-
-@word
-def video(path: str, num_frames: int) -> NoReturn:
-    """Refused: no model with video input is implemented."""
-    raise InvalidRequest(f"video({path!r}): videos are not supported; text models only")
-
-
-def _message(role: Role, expr: Any) -> Expr:
-    inside = [] if expr is None else [expr]
-    return as_expr([RoleBegin(role), *inside, RoleEnd(role)])
-
-
-def _choices(
-    name: str | None,
-    choices: Sequence[str],
-    method: SelectMethod | None,
-    options: SamplingOptions,
-) -> SelectExpr:
-    for key in options.given():
-        if key in ("temperature", "seed"):
-            continue
-        if key == "n" and options.n == 1:
-            continue
-        raise InvalidRequest(
-            f"{key} contradicts choices: a selection scores every choice and samples no tokens",
-            param=key,
+    Raises:
+        InvalidRequest: for a family that is not known, listing those that are.
+    """
+    if model_type is None:
+        raise InvalidRequest("separate_reasoning() needs a model_type", param="model_type")
+    family = family_of(model_type)
+    if expr is None:
+        return ExprList(())
+    whole = as_expr(expr)
+    parts = whole.parts if isinstance(whole, ExprList) else (whole,)
+    return ExprList(
+        tuple(
+            ReasoningExpr(part, family) if isinstance(part, GenExpr | SelectExpr) else part
+            for part in parts
         )
-    if isinstance(choices, str) or not isinstance(choices, Iterable):
-        raise InvalidRequest("choices must be a list of strings", param="choices")
-    texts = tuple(choices)
-    if not all(isinstance(text, str) and text for text in texts):
-        raise InvalidRequest("every choice must be a non-empty string", param="choices")
-    if not 1 <= len(texts) <= MAX_CHOICES:
-        raise InvalidRequest(
-            f"choices needs 1 to {MAX_CHOICES} strings, not {len(texts)}", param="choices"
-        )
-    if len(set(texts)) < len(texts):
-        twice = next(text for text in texts if texts.count(text) > 1)
-        raise InvalidRequest(f"choices lists {twice!r} twice", param="choices")
-    if method is not None and method not in get_args(SelectMethod):
-        raise InvalidRequest(
-            f"choices_method must be one of {', '.join(get_args(SelectMethod))}, not {method!r}",
-            param="choices_method",
-        )
-    temperature = options.temperature or 0.0
-    if temperature > 0 and method == greedy_token_selection:
-        raise InvalidRequest(
-            "temperature contradicts greedy_token_selection, which draws nothing",
-            param="temperature",
-        )
-    return SelectExpr(
-        name=name,
-        choices=texts,
-        method=method or token_length_normalized,
-        temperature=temperature if temperature > 1e-5 else 0.0,
-        seed=options.seed,
     )
 
 

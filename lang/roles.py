@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any, Protocol
 
 from stolon.errors import InvalidRequest
-from stolon.lang.calls import Item, Known, item_text, known_text
-from stolon.lang.ir import Role
-from stolon.srt.tokenizer import ChatTemplate, Message
+from stolon.lang.calls import Item, Known, calls_of, item_text, known_text
+from stolon.lang.chat_template import matched_template
+from stolon.lang.ir import Expr, Role, RoleBegin, RoleEnd, TextExpr
+from stolon.srt.client import EngineClient
+from stolon.srt.tokenizer import ChatTemplate
+
+
+class RoleTemplate(Protocol):
+    """What writes the text around messages: a model's own template, or a `chat_template.ChatTemplate`."""
+
+    def role_affixes(self, history: Sequence[dict[str, Any]], role: str) -> tuple[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +27,20 @@ class Turn:
 
     role: Role
     items: tuple[Item, ...]
+    _memo: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def content(self) -> str:
         """Text of the message, no blanks at its start. Every call inside must be settled."""
-        return "".join(map(item_text, self.items)).lstrip()
+        return "".join(map(item_text, said(self.items))).lstrip()
+
+    def known(self) -> str:
+        """`content` with a placeholder for what is still being generated, or has failed."""
+        if self._memo:
+            return self._memo[0]
+        text = known_text(said(self.items)).lstrip()
+        if all(call.settled.done() and call.error is None for call in calls_of(self.items)):
+            self._memo.append(text)
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +56,40 @@ class OpenRole:
 class Conversation:
     """The messages of a branch so far. Immutable, so that forks share it."""
 
-    template: ChatTemplate | None
+    template: RoleTemplate | None
     turns: tuple[Turn, ...] = ()
     open: OpenRole | None = None
 
-    def begin(self, role: Role, items: list[Item]) -> tuple[Conversation, str]:
+    @classmethod
+    def of(cls, client: EngineClient, given: RoleTemplate | None) -> Conversation:
+        """An empty one in the template that the run was given, else one that a registered function
+        matches with the model, else the model's own.
+
+        A client that sends messages instead of text has ``sends_messages``, and a template that can't
+        be replaced.
+        """
+        if not getattr(client, "sends_messages", False):
+            return cls(given or matched_template(client.info.name) or client.chat_template)
+        if given is not None:
+            raise InvalidRequest(
+                f"the server of {client.info.name} writes messages in its own chat template",
+                param="chat_template",
+                hint="leave chat_template out",
+            )
+        return cls(client.chat_template)
+
+    def default_system(self, role: Role) -> list[Expr]:
+        """The system message to put first when a conversation begins with another role."""
+        text = getattr(self.template, "default_system_prompt", None)
+        if not text or role == "system" or self.turns or self.open is not None:
+            return []
+        return [RoleBegin("system"), TextExpr(text), RoleEnd("system")]
+
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end every generation."""
+        return tuple(getattr(self.template, "stop_str", ()))
+
+    def begin(self, role: Role, items: Sequence[Item]) -> tuple[Conversation, str]:
         """Open a message after `items`: the new conversation, and the text before the message.
 
         Without a template, or after text that belongs to no message, roles are spelled in plain
@@ -61,14 +110,14 @@ class Conversation:
         )
         if template is None or bare:
             template = _plain()
-        history: list[Message] = [
-            {"role": turn.role, "content": known_text(turn.items).lstrip()} for turn in self.turns
+        history: list[dict[str, Any]] = [
+            {"role": turn.role, "content": turn.known()} for turn in self.turns
         ]
         prefix, suffix = template.role_affixes(history, role)
         start = len(items) + (1 if prefix else 0)  # the caller appends the prefix as one item
         return replace(self, template=template, open=OpenRole(role, start, suffix)), prefix
 
-    def end(self, role: Role, items: list[Item]) -> tuple[Conversation, str]:
+    def end(self, role: Role, items: Sequence[Item]) -> tuple[Conversation, str]:
         """Close the open message: the new conversation and the text that goes after the message."""
         if self.open is None or self.open.role != role:
             inside = "outside any role" if self.open is None else f"inside role {self.open.role!r}"
@@ -79,6 +128,11 @@ class Conversation:
     def with_turns(self, turns: list[Turn]) -> Conversation:
         """The conversation with further complete messages."""
         return replace(self, turns=(*self.turns, *turns)) if turns else self
+
+
+def said(items: Sequence[Item]) -> list[Item]:
+    """The items of a message that are its content, without markers that belong to the model's format."""
+    return [item for item in items if not (isinstance(item, Known) and item.special)]
 
 
 @cache

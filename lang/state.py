@@ -8,7 +8,7 @@ from typing import Any
 
 from stolon.errors import InvalidRequest
 from stolon.lang.branch import Branch
-from stolon.lang.calls import Call, item_text, known_text
+from stolon.lang.calls import Call, Sample, item_text, known_text
 from stolon.lang.group import ForkGroup
 from stolon.lang.ir import Role, RoleBegin, RoleEnd, as_expr
 from stolon.lang.location import located, program_line
@@ -134,13 +134,13 @@ class ProgramState:
         asked for ``output_token_logprobs`` and ``output_top_logprobs`` as (log-prob, token id,
         text). With several samples, a list of such dicts.
         """
-        call = self._call(name)
+        call, sample = self._call(name)
         with reporting(self._branch.run):
-            return meta_info(call, self._branch.run.client.tokenizer)
+            return meta_info(call, self._branch.run.client.tokenizer, sample=sample)
 
     def scores(self, name: str) -> ChoiceScores:
         """Log-probs of all choices of a selection, by their text. Blocks."""
-        call = self._call(name)
+        call, _ = self._call(name)
         if not isinstance(call.segment, Select):
             raise InvalidRequest(
                 f"variable {name!r} comes from a generation, not a selection", where=program_line()
@@ -229,26 +229,64 @@ class ProgramState:
         return None
 
     def cancel(self) -> None:
-        """End the whole run: its requests are aborted at once. Does not wait.
+        """End this branch and those forked from it: their requests are aborted at once.
 
-        From then on reads raise Aborted, but for the variables that are there already; the body
-        ends at its next read of anything else. For `run` with ``stream=True``; does nothing when
-        the run is finished.
+        The root branch, and what `run` gives its caller, is the whole run. Does not wait. From then
+        on reads raise Aborted, but for the variables that are there already; a body that is ended
+        ends at its next read of anything else. A cancelled branch is no error of the run. Does
+        nothing when the run is finished.
         """
-        self._branch.run.cancel()
+        self._branch.run.cancel(self._branch.path)
+
+    # ``with branch:`` and ``async with branch:`` scope a branch's work: what leaves them as an
+    # exception, the cancelling of the task included, cancels it.
+
+    def __enter__(self) -> ProgramState:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.cancel()
+
+    async def __aenter__(self) -> ProgramState:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.cancel()
 
     # -- branches --------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1) -> ForkGroup:
-        """`size` branches that go on from here, sharing every token so far."""
+    def fork(self, size: int = 1, position_ids_offset: None = None) -> ForkGroup:
+        """`size` branches that go on from here, sharing every token so far.
+
+        `position_ids_offset` is refused: positions follow from the tokens.
+        """
+        if position_ids_offset is not None:
+            raise InvalidRequest(
+                "position_ids_offset is not supported: positions follow from the tokens",
+                param="position_ids_offset",
+                where=program_line(),
+                hint="leave it out; SGLang ignores it",
+            )
         return ForkGroup(self, [ProgramState(branch) for branch in self._branch.fork(size)])
+
+    @located
+    def fork_samples(self, name: str) -> ForkGroup:
+        """One branch for each sample of ``s += sl.gen(name, n=...)``, going on from that sample.
+
+        In a branch the variable is the text of its own sample. Must be called before anything but
+        text is appended after the generation. Does not wait.
+        """
+        branches = self._branch.fork_samples(name)
+        return ForkGroup(self, [ProgramState(branch) for branch in branches])
 
     @contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """A fork of one, joined at the end of the ``with``."""
-        group = self.fork(1)
-        yield group[0]
-        group.join()
+        """A fork of one, joined at the end of the ``with``; cancelled if an exception ends it."""
+        with self.fork(1) as group:
+            yield group[0]
+            group.join()
 
     # -- about the run ---------------------------------------------------------------------------
 
@@ -261,6 +299,11 @@ class ProgramState:
     def seed(self) -> int:
         """Seed of the run: ``run(seed=state.seed)`` repeats it."""
         return self._branch.run.seed
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has been appended."""
+        return len(self._branch.items) > 0
 
     @property
     def program(self) -> str:
@@ -310,13 +353,16 @@ class ProgramState:
             raise unknown(name, variables)
         return variables[name]
 
-    def _call(self, name: str) -> Call:
+    def _call(self, name: str) -> tuple[Call, int | None]:
+        """The call behind a variable, and which of its samples if it is one of them."""
         variable = self._settled(name, f"aget({name!r})")
+        if isinstance(variable, Sample):
+            return variable.call, variable.sample
         if not isinstance(variable, Call):
             raise InvalidRequest(
                 f"variable {name!r} does not come from a single generation", where=program_line()
             )
-        return variable
+        return variable, None
 
     def _check(self) -> None:
         """Raise the branch's first error, or what ended the program."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from stolon.errors import InvalidRequest
@@ -63,8 +64,9 @@ def data_type(dtype: type | str) -> DataType:
 def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
     """Grammar and decoder of a JSON schema.
 
-    `schema` is a schema as a dict or as JSON text (values are plain JSON data), or a pydantic
-    model, a dataclass or any other type that pydantic can describe (values are instances of it).
+    `schema` is a schema as a dict or as JSON text (values are plain JSON data), or a type: a pydantic
+    model, a dataclass, a TypedDict, an Enum, a Literal, int, float, bool, str, list, dict, tuple, Optional
+    and Union, nested as you like (values are what the type says).
     """
     if isinstance(schema, str):
         try:
@@ -73,29 +75,64 @@ def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
             raise InvalidRequest(f"{param} is not valid JSON: {error}", param=param) from None
     if isinstance(schema, dict | bool):
         return _grammar(schema, param), Decoder("JSON", json.loads)
-    return _python_type(schema, param)
+    try:
+        hash(schema)
+    except TypeError:
+        return _python_type(schema, param)
+    # Unions are equal whatever their order; what is generated follows it.
+    return _cached_type(schema, repr(schema), param)
 
 
 def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
     # pydantic takes longer to import than the rest of the language; only programs with typed
     # schemas pay.
     from pydantic import PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticUndefinedAnnotation
 
-    if not (inspect.isclass(kind) or hasattr(kind, "__origin__") or hasattr(kind, "__args__")):
-        raise InvalidRequest(
-            f"{param} must be a dict, JSON text, a pydantic model or a dataclass, not {kind!r}",
-            param=param,
-        )
+    from stolon.lang.readable_types import readable
+
     label = getattr(kind, "__name__", None) or str(kind)
+    hint = "give a type, such as a pydantic model or list[int], a schema as a dict, or JSON text"
+    if inspect.isroutine(kind):
+        raise InvalidRequest(f"{param} is a function: {label}", param=param, hint=hint)
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        adapter: TypeAdapter[Any] = TypeAdapter(readable(kind))
         schema = adapter.json_schema()
-    except PydanticUserError as error:
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise InvalidRequest(
-            f"{param}: pydantic can't describe {label} as a JSON schema: {error.message}",
+            f"{param}: {label} can't be described as a JSON schema: {error.message}",
             param=param,
+            hint=hint,
         ) from None
     return _grammar(_closed(schema), param), Decoder(label, adapter.validate_json)
+
+
+@lru_cache(maxsize=256)
+def _cached_type(kind: Any, spelled: str, param: str) -> tuple[GrammarSpec, Decoder]:
+    """`_python_type`, made once for every type: a program asks for it in each of its runs."""
+    return _python_type(kind, param)
+
+
+def choice_values(choices: Iterable[Any]) -> tuple[tuple[str, ...], Decoder | None]:
+    """Texts of the choices of a selection, and the decoder to their values where some have one.
+
+    A choice is a text, or a pair of a text and the value that it stands for.
+    """
+    texts: list[str] = []
+    values: list[Any] = []
+    for choice in choices:
+        pair = choice if isinstance(choice, tuple | list) else (choice, choice)
+        if len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
+            raise InvalidRequest(
+                f"a choice must be a non-empty string, or a pair (text, value), not {choice!r}",
+                param="choices",
+            )
+        texts.append(pair[0])
+        values.append(pair[1])
+    if all(text is value for text, value in zip(texts, values, strict=True)):
+        return tuple(texts), None
+    table = dict(zip(texts, values, strict=True))
+    return tuple(texts), Decoder("choice", table.__getitem__)
 
 
 _DATA = frozenset({"default", "examples", "const", "enum"})

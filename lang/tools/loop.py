@@ -11,7 +11,8 @@ from typing import Any
 
 from stolon.errors import InvalidRequest
 from stolon.lang.ir import Expr, GenExpr
-from stolon.lang.primitives import assistant, gen, system, user
+from stolon.lang.message_words import assistant, system, user
+from stolon.lang.primitives import gen
 from stolon.lang.program import Function, function
 from stolon.lang.runtime_loop import runtime_loop, spawn
 from stolon.lang.state import ProgramState

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from queue import SimpleQueue
 
 from support.byte_tokenizer import ByteTokenizer
@@ -22,6 +23,7 @@ from stolon.srt.protocol import (
     FinishKind,
     Gen,
     GenResult,
+    PromptDone,
     Request,
     SampleDone,
     SegmentDone,
@@ -194,6 +196,12 @@ class FakeEngine:
                 computed = literals()
                 before = self.tokenizer.decode(ids, skip_special=False)
                 entry.prompt = entry.prompt or before
+                asked = request.prompt_logprobs
+                if asked is not None and index == len(_leading(request)) and sample == 0:
+                    scored = [TokenLogprob(i, -0.25 if at else None) for at, i in enumerate(ids)]
+                    on_event(
+                        PromptDone(rid=request.rid, token_ids=ids, logprobs=scored[asked.start :])
+                    )
                 self._pause(entry)
                 usage = Usage(prompt_tokens=len(ids), computed_tokens=computed)
                 result: GenResult | SelectResult
@@ -313,6 +321,11 @@ class FakeEngine:
             )
             sent = len(text)
             at = end
+
+
+def _leading(request: Request) -> list[Text | Tokens]:
+    """The segments before the first generation or selection."""
+    return list(takewhile(lambda s: isinstance(s, Text | Tokens), request.segments))
 
 
 def tiny_chat_template(default_system: str = "") -> ChatTemplate:
