@@ -31,6 +31,7 @@ LANG_SEES = (
     "stolon.srt.client",
     "stolon.srt.tokenizer",
     "stolon.srt.sampling.rng",
+    "stolon.srt.remote_grammar",
 )
 
 FORBIDDEN_MODULES = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"})
