@@ -98,8 +98,9 @@ class Block:
 
     def needs(self) -> Latch | None:
         """Something that must be settled before the block can be sent, None if it all is."""
-        if self.tail is not None and not self.tail.block.settled.done():
-            return self.tail.block.settled
+        tail = self.tail
+        if tail is not None and not tail.block.settled.done():
+            return tail.block.settled
         for call in self._borrowed():
             if not call.settled.done():
                 return call.settled
@@ -137,6 +138,8 @@ class Block:
                 stream=streaming,
                 prompt_logprobs=self.calls[0].prompt_logprobs,
             )
+            if self._over:  # ended meanwhile, so its prefix may be missing
+                return
             self.calls[0].started_at = time.perf_counter()
             client.submit(request, on_event)
         except StolonError as error:
@@ -213,13 +216,15 @@ class Block:
 
     def _inherited(self) -> StolonError | None:
         """The error of something that the block continues; it is located already."""
-        if self.tail is not None and self.tail.block.error is not None:
-            return self.tail.block.error
+        tail = self.tail
+        if tail is not None and tail.block.error is not None:
+            return tail.block.error
         return next((call.error for call in self._borrowed() if call.error is not None), None)
 
     def _segments(self) -> list[Segment]:
         segments: list[Segment] = []
-        tokens = None if self.tail is None else self.tail.tokens()
+        tail = self.tail
+        tokens = None if tail is None else tail.tokens()
         if tokens is not None:
             segments.append(tokens)
         crowded = len(self.items) + 1 > MAX_SEGMENTS

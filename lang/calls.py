@@ -143,6 +143,7 @@ class Call:
         copy.where = placed(self.where, error.where)
         copy.branch = branch_name(self.path) or None
         copy.request = self.request
+        copy.__cause__ = error.__cause__
         return copy
 
     def outcome(self, sample: int = 0) -> GenResult | SelectResult:

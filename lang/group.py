@@ -16,7 +16,11 @@ JoinMode = Literal["gather_variable", "concate_and_append"]
 
 
 class ForkGroup(Sequence["ProgramState"]):
-    """The branches of a `ProgramState.fork`, in order."""
+    """The branches of a `ProgramState.fork`, in order.
+
+    ``with s.fork(n) as branches:`` and ``async with`` scope their work: what leaves as an exception,
+    the cancelling of the task included, cancels them.
+    """
 
     def __init__(self, parent: ProgramState, states: Sequence[ProgramState]) -> None:
         self._parent = parent
@@ -81,6 +85,25 @@ class ForkGroup(Sequence["ProgramState"]):
                 f"join mode must be 'gather_variable' or 'concate_and_append', not {mode!r}",
                 param="mode",
             )
+
+    def cancel(self) -> None:
+        """End all branches; see `ProgramState.cancel`."""
+        for state in self._states:
+            state.cancel()
+
+    def __enter__(self) -> ForkGroup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.cancel()
+
+    async def __aenter__(self) -> ForkGroup:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.cancel()
 
     def _append_hint(self) -> str:
         return "join() the branches, or append the text() of one of them"

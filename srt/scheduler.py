@@ -123,10 +123,16 @@ class Scheduler:
         if seq.job.request.prompt_logprobs is not None and not seq.job.prompt_reported:
             return any(other.job is seq.job for other in self.running)
         siblings = prefilling.get(seq.job.head)
-        if siblings is None:
+        end = cached + SHARED_TOKENS
+        if siblings is None or len(seq.tokens) <= end:
             return False
         namespace = self._space.namespace(seq)
+        missing = seq.job.prompt[cached:end].tobytes()
         for other in siblings:
+            # Most siblings in a wide fork differ right after what is cached: whole prompts are
+            # compared only where it would be worth waiting.
+            if other.job.prompt[cached:end].tobytes() != missing:
+                continue
             if self._space.namespace(other) != namespace:
                 continue
             shared = min(_common_prefix(seq.job.prompt, other.job.prompt), len(seq.tokens) - 1)

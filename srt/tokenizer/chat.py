@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,10 @@ _PLAIN = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ 'Assistant:' }}{%- endif -%}
 """
+
+_MAX_AFFIXES = 1024
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+_MARKUP = re.compile(r"[<>\[\]{}|]")
 
 _NOT_APPEND_ONLY = "render the whole conversation again for every turn instead of appending to it"
 
@@ -85,6 +90,8 @@ class ChatTemplate:
         self.source = source
         self._guarded = tuple(special_tokens)
         self._variables = {"bos_token": bos_token, "eos_token": eos_token}
+        self._marks = _marks(source)
+        self._affixes: dict[tuple[Any, ...], tuple[str, str]] = {}
         sandbox = Sandbox()
         try:
             self._template = sandbox.template_class.from_code(
@@ -187,6 +194,35 @@ class ChatTemplate:
         Raises TemplateError if the template does not only append, or has no place for such a
         message.
         """
+        outline = self._outline(history, role)
+        known = None if outline is None else self._affixes.get(outline)
+        if known is None:
+            known = self._rendered_affixes(history, role)
+            if outline is not None:
+                if len(self._affixes) >= _MAX_AFFIXES:
+                    self._affixes.clear()
+                self._affixes[outline] = known
+        return known
+
+    def _outline(self, history: Sequence[Message], role: str) -> tuple[Any, ...] | None:
+        """What the text around a message depends on, None where it may be the content of others.
+
+        A template that looks into messages looks for markup that it spells itself.
+        """
+        if self._marks is None:
+            return None
+        outline: list[Any] = [role]
+        for message in history:
+            content = message.get("content")
+            if len(message) != 2 or not isinstance(content, str):
+                return None
+            for mark in self._marks:
+                if mark in content:
+                    return None
+            outline.append((message.get("role"), not content))
+        return tuple(outline)
+
+    def _rendered_affixes(self, history: Sequence[Message], role: str) -> tuple[str, str]:
         before = self.render(history) if history else ""
         sentinel = "x" + secrets.token_hex(16)
         after = self.render([*history, {"role": role, "content": sentinel}])
@@ -216,6 +252,16 @@ class ChatTemplate:
             ):  # else it has no generation prompt: what precedes the content serves
                 prefix = prompted
         return prefix[len(before) :], suffix
+
+
+def _marks(source: str) -> tuple[str, ...] | None:
+    """The markup that a template spells; None for one that asks for the time."""
+    if "strftime" in source:
+        return None
+    texts = {first or second for first, second in _QUOTED.findall(source)}
+    # Newlines are spelled as escapes: what is between them is the markup.
+    parts = {part for text in texts for part in re.split(r"\\[a-z]|\s", text)}
+    return tuple(sorted(part for part in parts if _MARKUP.search(part)))
 
 
 def _text_length(value: Any) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 
 import pytest
 from support.fake_engine import FakeEngine
 
 import stolon as sl
 from stolon.errors import InternalError, InvalidRequest
+from stolon.lang.latch import Latch
 
 
 @sl.function
@@ -192,3 +194,116 @@ def test_async_batch() -> None:
     program = sl.function(one)
     states = program.run_batch([{"i": i} for i in range(100)], backend=FakeEngine())
     assert [s.ret_value for s in states] == list(range(100))
+
+
+def test_a_task_group_of_branches_frees_the_work_of_those_it_cancels() -> None:
+    @sl.function
+    async def program(s):
+        s += "x" + sl.gen("first")
+        await s.aget("first")
+        engine.gate.clear()
+
+        async def one(branch: sl.ProgramState, name: str) -> None:
+            async with branch:
+                branch += sl.gen(name)
+                await branch.aget(name)
+
+        async def together() -> None:
+            async with asyncio.TaskGroup() as group:
+                for branch, name in zip(s.fork(2), ("slow", "slower"), strict=True):
+                    group.create_task(one(branch, name))
+                await asyncio.sleep(0.01)
+                group.create_task(fails())
+
+        with pytest.raises(ExceptionGroup) as error:
+            await together()
+        assert isinstance(error.value.exceptions[0], ZeroDivisionError)
+        assert engine.received_by("slow").aborted.is_set()  # at once: the program still runs
+        engine.gate.set()
+        s += sl.gen("after")
+        return await s.aget("after")
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    engine = FakeEngine()
+    assert program.run(backend=engine).ret_value == "ok"
+    assert [e.aborted.is_set() for e in engine.received] == [False, True, True, False]
+
+
+def test_leaving_a_group_by_a_timeout_frees_its_work() -> None:
+    @sl.function
+    async def program(s):
+        async def impatient() -> None:
+            async with asyncio.timeout(0.02), s.fork(3) as forks:
+                for branch in forks:
+                    branch += sl.gen("v")
+                await asyncio.gather(*(f.aget("v") for f in forks))
+
+        engine.gate.clear()
+        with pytest.raises(TimeoutError):
+            await impatient()
+        engine.gate.set()
+        return [e.aborted.is_set() for e in engine.received]
+
+    engine = FakeEngine()
+    assert program.run(backend=engine).ret_value == [True] * 3
+
+
+def test_a_state_is_read_in_another_loop_than_its_programs() -> None:
+    @sl.function
+    async def program(s):
+        s += sl.gen("a")
+        await s.aget("a")
+
+    async def reader() -> str:
+        return await state.aget("a")
+
+    engine = FakeEngine()
+    engine.gate.clear()
+    state = program.run(backend=engine, stream=True)
+    threading.Timer(0.02, engine.gate.set).start()
+    assert asyncio.run(reader()) == "ok"
+
+
+def test_thousands_of_live_states_take_no_threads() -> None:
+    @sl.function
+    async def program(s, i):
+        s += f"{i}" + sl.gen("a")
+        await s.aget("a")
+        s += sl.gen("b")
+        return await s.aget("b")
+
+    async def main() -> None:
+        engine.gate.clear()
+        before = threading.active_count()
+        tasks = [asyncio.create_task(program.arun(i, backend=engine)) for i in range(2000)]
+        while len(engine.received) < 2000:
+            await asyncio.sleep(0.01)
+        assert threading.active_count() == before
+        engine.gate.set()
+        states = await asyncio.gather(*tasks)
+        assert [state.ret_value for state in states] == ["ok"] * 2000
+
+    engine = FakeEngine()
+    asyncio.run(main())
+    assert len(engine.requests) == 4000
+
+
+def test_a_loop_is_woken_once_for_all_that_arrives() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        latches = [Latch() for _ in range(100)]
+        waiting = [asyncio.create_task(latch.arrive()) for latch in latches]
+        await asyncio.sleep(0)
+        wakes = []
+        call = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *a, **k: wakes.append(a) or call(*a, **k)  # type: ignore
+        setter = threading.Thread(target=lambda: [latch.set() for latch in latches])
+        setter.start()
+        setter.join()  # the loop can't run in between
+        del loop.call_soon_threadsafe
+        await asyncio.gather(*waiting)
+        assert len(wakes) == 1
+
+    asyncio.run(main())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import inspect
+import pickle
+import signal
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -306,3 +309,144 @@ def test_threads_do_not_pile_up() -> None:
     program.run(backend=engine)
     before = threading.active_count()
     assert program.run(backend=engine).ret_value == before
+
+
+def test_an_error_names_its_branch_and_its_request() -> None:
+    @sl.function
+    def program(s):
+        forks = s.fork(2)
+        forks[1] += "x" + sl.gen("inner")
+        deep = forks[1].fork(1)[0]
+        deep += sl.gen("bad")
+        deep["bad"]
+
+    engine = FakeEngine({"bad": InternalError("boom")})
+    with pytest.raises(InternalError) as error:
+        program.run(backend=engine)
+    rid = engine.received_by("bad").request.rid
+    assert (error.value.branch, error.value.request) == ("0.1/0.0", rid)
+    assert str(error.value) == f"boom [at {error.value.where}, branch 0.1/0.0, request {rid}]"
+    copied = pickle.loads(pickle.dumps(error.value))
+    assert (copied.branch, copied.request) == ("0.1/0.0", rid)
+
+
+def test_the_root_branch_needs_no_name() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("bad")
+
+    with pytest.raises(InternalError) as error:
+        program.run(backend=FakeEngine({"bad": InternalError("boom")}))
+    assert error.value.branch is None
+    assert "branch" not in str(error.value)
+
+
+def test_a_lost_engine_is_one_error_for_each_generation() -> None:
+    lines = []
+
+    @sl.function
+    def program(s):
+        s += "x" + sl.gen("fine")
+        assert s["fine"] == "ok"
+        engine.answers["a"] = engine.answers["b"] = EngineClosed("the connection is lost")
+        forks = s.fork(2)
+        lines.append(line(+1))
+        forks[0] += sl.gen("a")
+        lines.append(line(+1))
+        forks[1] += sl.gen("b")
+
+    engine = FakeEngine()
+    with pytest.raises(EngineClosed, match="connection is lost") as error:
+        program.run(backend=engine)
+    assert error.value.where == lines[0]
+    assert error.value.__notes__[0] == "2 errors in this run; the first is shown"
+    state = error.value.state
+    assert state["fine"] == "ok"
+    assert [c.error.where for c in state._branch.run.calls[1:]] == lines
+
+
+def test_reading_a_failure_again_and_again_shows_that_read_alone() -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("bad")
+        depths = []
+        for _ in range(3):
+            with pytest.raises(InternalError) as error:
+                s["bad"]
+            frames = traceback.extract_tb(error.value.__traceback__)
+            assert frames[0].name == "program"
+            depths.append(len(frames))
+        return depths
+
+    depths = program.run(backend=FakeEngine({"bad": InternalError("boom")})).ret_value
+    assert depths[0] == depths[1] == depths[2]
+
+
+def test_recursion_without_end_is_an_error_that_leaks_nothing() -> None:
+    @sl.function
+    def inline(s):
+        s += "x" + sl.gen("a")
+        inline(s)
+
+    @sl.function
+    def nested(s, depth=0):
+        s += "x" + sl.gen("a")
+        s._branch.run.flush()
+        nested.run(depth + 1, backend=engine)
+
+    @sl.function
+    async def awaited(s):
+        await awaited.arun(backend=engine)
+
+    engine = FakeEngine()
+    engine.gate.clear()
+    with pytest.raises(RecursionError) as error:
+        inline.run(backend=engine)
+    assert error.value.__notes__ == ["in the program 'inline'"]
+    for program in (nested, awaited):
+        with pytest.raises(InvalidRequest, match="inside 64 other runs") as refused:
+            program.run(backend=engine)
+        assert "without end" in str(refused.value)
+        assert refused.value.__notes__ == [f"in the program {program.name!r}"]
+    engine.gate.set()
+    assert len(engine.received) == 64
+    assert all(entry.aborted.wait(1) for entry in engine.received)
+
+
+def test_ctrl_c_ends_a_waiting_program_at_once() -> None:
+    @sl.function
+    def program(s):
+        s += "x" + sl.gen("fine")
+        assert s["fine"] == "ok"
+        engine.gate.clear()
+        s += sl.gen("slow")
+        main = threading.main_thread().ident
+        threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT]).start()
+        s["slow"]
+
+    engine = FakeEngine()
+    with pytest.raises(KeyboardInterrupt) as error:
+        program.run(backend=engine)
+    assert engine.received_by("slow").aborted.is_set()
+    engine.gate.set()
+    assert error.value.state["fine"] == "ok"  # type: ignore[attr-defined]
+
+
+def test_a_body_that_swallows_errors_ends_all_the_same() -> None:
+    @sl.function
+    def program(s):
+        for i in range(3):
+            try:
+                s += sl.gen(f"v{i}")
+                s[f"v{i}"]
+            except BaseException:
+                continue
+        return "done"
+
+    engine = FakeEngine({"v1": InternalError("boom")})
+    state = program.run(backend=engine)
+    assert state.ret_value == "done"
+    assert state["v0"] == "ok"
+    assert isinstance(state.error(), InternalError)
+    with pytest.raises(InternalError):
+        state["v2"]

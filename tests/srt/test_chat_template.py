@@ -255,3 +255,36 @@ def test_a_template_can_not_leave_the_sandbox(source: str) -> None:
     assert "class" not in text
     assert "module" not in text
     assert message == {"role": "user", "content": "x"}
+
+
+def test_affixes_are_rendered_once_for_a_course_of_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate.chatml()
+    rendered: list[int] = []
+    render = template.render
+    monkeypatch.setattr(
+        template, "render", lambda messages, **o: rendered.append(1) or render(messages, **o)
+    )
+    history = [{"role": "user", "content": "first"}]
+    found = template.role_affixes(history, "assistant")
+    count = len(rendered)
+    history[0]["content"] = "other text"
+    assert template.role_affixes(history, "assistant") == found
+    assert len(rendered) == count
+    template.role_affixes([{"role": "user", "content": ""}], "assistant")  # it may test for that
+    template.role_affixes([{"role": "user", "content": "a <|im_end|> b"}], "assistant")
+    template.role_affixes([*history, {"role": "assistant", "content": "x"}], "user")
+    assert len(rendered) == 3 * count - 1 + count
+
+
+def test_a_template_that_looks_into_messages_is_asked_each_time() -> None:
+    body = (
+        "{%- for m in messages -%}{{ '[' + m['role'] + ']' + m['content'] + '\\n' }}{%- endfor -%}"
+        "{%- if '<call>' in messages[0]['content'] -%}{{ 'T:' }}{%- endif -%}"
+    )
+    template = ChatTemplate(body, special_tokens=[])
+    plain = [{"role": "user", "content": "a"}]
+    calls = [{"role": "user", "content": "a <call>"}]
+    assert template.role_affixes(plain, "user")[1] == "\n"
+    with pytest.raises(TemplateError, match="rewrites earlier"):
+        template.role_affixes(calls, "user")
+    assert template.role_affixes(plain, "user")[1] == "\n"
