@@ -29,6 +29,18 @@ def program_line() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def raised_at(error: BaseException) -> str:
+    """``file.py:line`` of the innermost frame outside the language that an exception passed."""
+    where = "?"
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not code.co_filename.startswith(_INSIDE):
+            where = f"{os.path.basename(code.co_filename)}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return where
+
+
 def placed(line: str, inner: str | None) -> str:
     """`where` of an error: the program line, then the place inside what it appends, if known."""
     return f"{line}: {inner}" if inner else line

@@ -10,16 +10,20 @@ from typing import Any, Literal, overload
 
 from stolon.errors import InvalidRequest
 from stolon.lang.arguments import unexpected
-from stolon.lang.backend import default_backend
+from stolon.lang.backend import default_backend, given_backend
 from stolon.lang.batch_drivers import AsyncBatch, BlockingBatch
 from stolon.lang.batch_options import BatchOptions
 from stolon.lang.batch_program import batch_program
 from stolon.lang.branch import Branch
+from stolon.lang.compiled import CachedPrefix, CompiledFunction, cache_prefix
 from stolon.lang.invocation import Invocation
 from stolon.lang.location import located, program_line
-from stolon.lang.options import OPTION_NAMES, RUN_DEFAULTS, SamplingOptions
+from stolon.lang.options import OPTION_NAMES, SamplingOptions, run_defaults
+from stolon.lang.plan import Plan
+from stolon.lang.planning import plan_program
 from stolon.lang.run import ProgramRun, refuse_on_loop
 from stolon.lang.state import ProgramState
+from stolon.lang.tracing import active_trace
 from stolon.srt.client import EngineClient
 
 Body = Callable[..., Any]
@@ -77,6 +81,9 @@ class Function:
         What ends the run has the state in its attribute ``state``: every variable that was finished
         can be read there.
         """
+        trace = active_trace()
+        if trace is not None:
+            return trace.run(self.name, *self._traced(args, kwargs), is_async=self.is_async)
         invocation = self._invoke(args, kwargs, backend=backend, seed=seed, stream=stream)
         if stream:
             invocation.start()
@@ -98,6 +105,9 @@ class Function:
 
         Cancelling it aborts everything the program has asked for.
         """
+        trace = active_trace()
+        if trace is not None:
+            return await trace.arun(self.name, *self._traced(args, kwargs))
         invocation = self._invoke(args, kwargs, backend=backend, seed=seed, stream=stream)
         if stream:
             invocation.start()
@@ -223,7 +233,7 @@ class Function:
                     where=program_line(),
                     hint="make the calling program 'async def'",
                 )
-            call = self._bind_call(args[1:], kwargs)
+            call = self.bind_call(args[1:], kwargs)
             return call(state)
         return self.arun(*args, **kwargs) if self.is_async else self.run(*args, **kwargs)
 
@@ -236,6 +246,43 @@ class Function:
                 )
             self._refuse_bound(name)
         return Function(self.body, bound=self.bound | arguments)
+
+    # -- before it runs --------------------------------------------------------------------------
+
+    def trace(self, *, backend: EngineClient | None = None, **given: Any) -> Plan:
+        """What the program will do, found by running its body with placeholders; nothing is generated.
+
+        The trace ends early where the program depends on a value that is generated.
+
+        Args:
+            backend: the engine that it is traced for; the default one if that is there, else none: then
+                roles are plain words and no tokens are counted.
+            given: values of arguments; those without a value or a default are placeholders.
+
+        Raises:
+            TypeError: an argument is put in an f-string or asked for its value otherwise. It hides where
+                the argument stands: append it with ``+``, or give it a value.
+            Exception: what the body itself raises.
+        """
+        return plan_program(self, backend or given_backend(), given, strict=True)
+
+    def compile(self, backend: EngineClient | None = None) -> CompiledFunction:
+        """The program with what is constant in it prepared on an engine: the text that every run begins
+        with is computed, literals are tokenised, grammars are compiled.
+
+        ``print(fn.compile().plan)`` shows what is known of it. Where the program depends on the value of
+        an argument, or of what is generated, the plan ends; it runs all the same.
+
+        Raises:
+            GrammarError: a grammar of the program is refused.
+        """
+        engine = backend or default_backend()
+        return CompiledFunction(self, engine, plan_program(self, engine, {}, strict=False))
+
+    def cache(self, backend: EngineClient | None = None) -> CachedPrefix:
+        """Compute the constant text that every run begins with, so that the first one finds it."""
+        engine = backend or default_backend()
+        return cache_prefix(plan_program(self, engine, {}, strict=False), engine)
 
     def __repr__(self) -> str:
         return f"<program {self.name}{self.signature}>"
@@ -261,7 +308,7 @@ class Function:
         own = [p for p in list(self.signature.parameters.values())[1:] if p.name not in self.bound]
         return ", ".join(marks.get(p.kind, "") + p.name for p in own) or "no arguments"
 
-    def _bind_call(
+    def bind_call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, also: Collection[str] = ()
     ) -> Callable[..., Any]:
         """The body with its arguments, waiting for the state; raises TypeError as a call would.
@@ -282,6 +329,13 @@ class Function:
             raise TypeError(f"{self.name}(): {error}; it takes {self._takes()}") from None
         return lambda state: self.body(state, *args, **keywords)
 
+    def _traced(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], SamplingOptions]:
+        with located:
+            options = SamplingOptions.take(kwargs, self.parameters)
+        return self.bind_call(args, kwargs, also=_RUN_ARGUMENTS), options
+
     def _state(
         self,
         args: tuple[Any, ...],
@@ -292,11 +346,14 @@ class Function:
         *,
         stream: bool,
     ) -> tuple[ProgramState, Callable[..., Any]]:
-        call = self._bind_call(args, kwargs)
+        trace = active_trace()
+        if trace is not None:
+            trace.end("a batch of programs runs here")
+        call = self.bind_call(args, kwargs)
         run = ProgramRun(
             name=self.name,
             client=engine,
-            options=options.over(RUN_DEFAULTS),
+            options=options.over(run_defaults()),
             seed=seed,
             streaming=stream,
             is_async=self.is_async,
@@ -315,7 +372,7 @@ class Function:
         with located:
             options = SamplingOptions.take(kwargs, self.parameters)
         # Before an engine is started for a call that can't be made.
-        self._bind_call(args, kwargs, also=_RUN_ARGUMENTS)
+        self.bind_call(args, kwargs, also=_RUN_ARGUMENTS)
         state, call = self._state(
             args, kwargs, backend or default_backend(), options, seed, stream=stream
         )
@@ -335,12 +392,25 @@ class Function:
 
 
 @overload
-def function(body: Body) -> Function: ...
+def function(func: Body, num_api_spec_tokens: None = None) -> Function: ...
 @overload
-def function(body: None = None) -> Callable[[Body], Function]: ...
-def function(body: Body | None = None) -> Function | Callable[[Body], Function]:
-    """Decorator that makes a program of a function whose first parameter is named ``s``."""
-    return function if body is None else Function(body)
+def function(func: None = None, num_api_spec_tokens: None = None) -> Callable[[Body], Function]: ...
+@located
+def function(
+    func: Body | None = None, num_api_spec_tokens: int | None = None
+) -> Function | Callable[[Body], Function]:
+    """Decorator that makes a program of a function whose first parameter is named ``s``.
+
+    `num_api_spec_tokens` is refused: several generations are never cut out of one answer here.
+    """
+    if num_api_spec_tokens is not None:
+        raise InvalidRequest(
+            "num_api_spec_tokens is not supported: every generation is asked for by itself",
+            param="num_api_spec_tokens",
+            hint="leave it out; the variables are the same, and a server that caches prefixes computes "
+            "them once",
+        )
+    return function if func is None else Function(func)
 
 
 def _check_parameters(body: Body, signature: inspect.Signature) -> frozenset[str]:
