@@ -66,7 +66,8 @@ def sample(
     """Choose a token for every row.
 
     Args:
-        logits: float32 ``[*, vocab]``, rows contiguous.
+        logits: float32 ``[*, vocab]``, rows contiguous. As before afterwards; where it is writable, denied
+            tokens are -inf in it meanwhile.
         rows: ``(temperature, top_k, top_p, min_p, seed, sample, position, report, top, changes)`` each.
         places: row of `logits` of each; default one after the other.
 

@@ -127,6 +127,33 @@ def test_a_row_is_bitwise_independent_of_its_company_and_the_number_of_lanes(tea
         assert repr(alone[0]) == together[i]
 
 
+@pytest.mark.parametrize("vocab", [33, 1025, 5000])
+def test_denying_leaves_no_trace(team, vocab):
+    """Rows that only deny are not copied: they must come out as before, and as from a copy."""
+    rng = np.random.default_rng(vocab)
+    logits = np.round(rng.standard_normal((12, vocab)) * 2).astype(np.float32)
+    logits[8, 3] = np.nan
+    logits[9, 3] = np.inf
+    logits[10] = -np.inf
+    ids = [np.array([3, *rng.integers(0, vocab, vocab // 4), 3]) for _ in range(12)]
+    ids[4] = np.arange(vocab)
+    masks = [Mask("deny", [], 0) for _ in range(12)]
+    rows = []
+    for index, mask in enumerate(masks):
+        mask.deny = ids[index]
+        rows.append(SamplerRow(sampling=Sampling(temperature=index % 3 / 2), seed=index, mask=mask))
+    before = logits.copy()
+    want = sample(logits, rows)
+    for places in (None, list(range(12)), [0, 0, 1, 1, *range(2, 10)]):
+        chosen = logits if places is None else logits[places]
+        got = sample(logits, rows, team=team, places=places)
+        for one, other, row in zip(got, sample(chosen, rows), rows, strict=True):
+            assert_same(one, other, row)
+        assert logits.tobytes() == before.tobytes()
+    logits.flags.writeable = False
+    assert [str(one) for one in sample(logits, rows, team=team)] == [str(one) for one in want]
+
+
 def test_known_tokens_score_the_same(team):
     logits, _ = random_batch(5000, "model")
     tokens = list(range(6))

@@ -30,6 +30,7 @@ enum class Report : int { None = 0, Raw, Tempered, Processed, Total };
 
 struct SampleRow {
     const float* logits;  // [vocab], not changed
+    float* lent;          // the same, if no other row has it: may be changed, and is put back; or null
     double temperature;   // below 1e-5: the best token, the lowest id among equals
     int64_t top_k;        // 0: off
     double top_p;         // 1: off

@@ -150,6 +150,7 @@ void take_row(const nb::tuple& from, int64_t vocab, SampleRow& row, SampleResult
 struct Logits {
     nb::ndarray<nb::ro> held;
     const float* data;
+    float* writable;  // null where the array is read-only
     int64_t rows, vocab, stride;
 };
 
@@ -175,6 +176,8 @@ Logits take_logits(const char* op, nb::handle value) {
     if (logits.rows && held.stride_ptr() && logits.vocab > 1 && held.stride(1) != 1) {
         wrong(op, "a row of logits is not contiguous");
     }
+    nb::ndarray<> open;
+    logits.writable = nb::try_cast(value, open, false) ? static_cast<float*>(open.data()) : nullptr;
     if (logits.rows && reinterpret_cast<uintptr_t>(logits.data) % sizeof(float)) wrong(op, "logits is not aligned");
     return logits;
 }
@@ -239,6 +242,8 @@ nb::list sample(TeamObject& team, nb::handle logits_, const nb::list& rows_, nb:
     std::vector<SampleRow> rows(count);
     std::vector<SampleResult> results(count);
     std::vector<Item> items(count);
+    std::vector<uint32_t> users(size_t(logits.rows));
+    for (const int64_t place : places) ++users[size_t(place)];
     for (size_t i = 0; i < count; ++i) {
         rows[i] = blank(logits, places[i]);
         try {
@@ -249,6 +254,8 @@ nb::list sample(TeamObject& team, nb::handle logits_, const nb::list& rows_, nb:
             rows[i] = blank(logits, places[i]);
             rows[i].temperature = 0.0;
         }
+        const bool own = logits.writable && users[size_t(places[i])] == 1 && std::abs(logits.stride) >= logits.vocab;
+        rows[i].lent = own ? logits.writable + places[i] * logits.stride : nullptr;
     }
     run(team, rows, results, logits.vocab);
     nb::list out;
