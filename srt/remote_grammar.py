@@ -7,6 +7,7 @@ answer is therefore looked at here, by the same grammars that the engine enforce
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any
 
@@ -69,12 +70,7 @@ class AnswerCheck:
             return f"it is not JSON: {str(error)[:_MAX_REASON_CHARS]}"
         if spec.kind == "json_object":
             return None if isinstance(value, dict) else "it is not a JSON object"
-        from jsonschema.exceptions import best_match
-
-        wrong = best_match(self._validator(spec.text).iter_errors(value))
-        if wrong is None:
-            return None
-        return f"{wrong.message[:_MAX_REASON_CHARS]} at {wrong.json_path}"
+        return _first_error(self._validator(spec.text), value)
 
     def _validator(self, text: str) -> Any:
         """Validator of a schema. It loads nothing from anywhere."""
@@ -96,11 +92,26 @@ class AnswerCheck:
                     where="/" + "/".join(map(str, error.absolute_path)),
                 ) from None
             validator = kind(schema, registry=Registry())
+            _first_error(validator, None)
             with self._lock:
                 if len(self._validators) >= 256:
                     self._validators.pop(next(iter(self._validators)))
                 self._validators[text] = validator
         return validator
+
+
+def _first_error(validator: Any, value: Any) -> str | None:
+    """The error that says most. Raises GrammarError where the schema can't be followed."""
+    from jsonschema.exceptions import best_match
+    from referencing.exceptions import Unresolvable
+
+    try:
+        wrong = best_match(validator.iter_errors(value))
+    except (Unresolvable, RecursionError, re.error) as error:
+        raise GrammarError(
+            f"answers can't be checked against the schema: {str(error)[:_MAX_REASON_CHARS]}"
+        ) from error
+    return None if wrong is None else f"{wrong.message[:_MAX_REASON_CHARS]} at {wrong.json_path}"
 
 
 def _bytes() -> Vocabulary:

@@ -63,22 +63,31 @@ if TYPE_CHECKING:
     from stolon.lang import user_begin as user_begin
     from stolon.lang import user_end as user_end
     from stolon.lang import video as video
+    from stolon.lang.backends import Anthropic as Anthropic
+    from stolon.lang.backends import Crusoe as Crusoe
+    from stolon.lang.backends import LiteLLM as LiteLLM
+    from stolon.lang.backends import OpenAI as OpenAI
     from stolon.lang.backends import Runtime as Runtime
     from stolon.lang.backends import RuntimeEndpoint as RuntimeEndpoint
+    from stolon.lang.backends import VertexAI as VertexAI
     from stolon.lang.backends import connect as connect
     from stolon.srt import Engine as Engine
 
     __version__: str
 
 __all__ = [
+    "Anthropic",
     "BatchInterrupted",
     "ChatTemplate",
     "ChatTemplateStyle",
     "ChoiceScores",
+    "Crusoe",
     "Engine",
     "ForkGroup",
     "Function",
+    "LiteLLM",
     "MCPServer",
+    "OpenAI",
     "Prices",
     "ProgramState",
     "RestoredState",
@@ -89,6 +98,7 @@ __all__ = [
     "ToolCall",
     "ToolResult",
     "Trace",
+    "VertexAI",
     "__version__",
     "assistant",
     "assistant_begin",
@@ -128,10 +138,15 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "Anthropic": "stolon.lang.backends",
+    "Crusoe": "stolon.lang.backends",
     "Engine": "stolon.srt",
+    "LiteLLM": "stolon.lang.backends",
+    "OpenAI": "stolon.lang.backends",
     "Runtime": "stolon.lang.backends",
     "RuntimeEndpoint": "stolon.lang.backends",
     "StolonError": "stolon.errors",
+    "VertexAI": "stolon.lang.backends",
     "connect": "stolon.lang.backends",
 }
 

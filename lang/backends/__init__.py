@@ -10,17 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stolon.lang.backends.anthropic import Anthropic as Anthropic
     from stolon.lang.backends.connecting import connect as connect
     from stolon.lang.backends.endpoint import RuntimeEndpoint as RuntimeEndpoint
+    from stolon.lang.backends.litellm import LiteLLM as LiteLLM
+    from stolon.lang.backends.litellm import VertexAI as VertexAI
+    from stolon.lang.backends.openai import Crusoe as Crusoe
+    from stolon.lang.backends.openai import OpenAI as OpenAI
     from stolon.lang.backends.runtime import Runtime as Runtime
     from stolon.lang.backends.stolon_server import RemoteEngine as RemoteEngine
 
-__all__ = ["RemoteEngine", "Runtime", "RuntimeEndpoint", "connect"]
+__all__ = [
+    "Anthropic",
+    "Crusoe",
+    "LiteLLM",
+    "OpenAI",
+    "RemoteEngine",
+    "Runtime",
+    "RuntimeEndpoint",
+    "VertexAI",
+    "connect",
+]
 
 _HOMES = {
+    "Anthropic": "anthropic",
+    "Crusoe": "openai",
+    "LiteLLM": "litellm",
+    "OpenAI": "openai",
     "RemoteEngine": "stolon_server",
     "Runtime": "runtime",
     "RuntimeEndpoint": "endpoint",
+    "VertexAI": "litellm",
     "connect": "connecting",
 }
 

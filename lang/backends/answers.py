@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from stolon.errors import BackendError
 from stolon.lang.backends.transcript import TranscriptTokenizer
 from stolon.srt.protocol import Finish, GenResult, LogprobSpec, TokenLogprob, Usage
 
@@ -27,6 +28,7 @@ class Counts:
     cached: int = 0
 
 
+MAX_CHARS = 8 << 20
 NO_COUNTS = Counts()
 _STOPPED = Finish(kind="stop")
 
@@ -58,6 +60,13 @@ class Answer:
     counts: Counts = NO_COUNTS
     _covered: int = 0
     _covered_bytes: int = 0
+
+    def add(self, text: str, tokens: Iterable[ReportedToken] = ()) -> None:
+        """Append what came. Raises BackendError for a server that does not come to an end."""
+        self.text += text
+        self.tokens += tokens
+        if len(self.text) > MAX_CHARS or len(self.tokens) > MAX_CHARS:
+            raise BackendError(f"a server sent more than {MAX_CHARS:,} characters for one answer")
 
     def covered(self) -> int:
         """How many of the tokens lie within the text."""

@@ -149,7 +149,7 @@ class Anthropic(RemoteBackend):
                 answer.counts = _counted(answer.counts, event.message.usage)
             case "content_block_delta" if event.delta is not None:
                 if event.delta.type == "text_delta":
-                    answer.text += event.delta.text
+                    answer.add(event.delta.text)
             case "message_delta" if event.delta is not None:
                 self._end(answer, event.delta.stop_reason, event.delta.stop_sequence)
                 answer.counts = _counted(answer.counts, event.usage)

@@ -48,8 +48,8 @@ def take(payload: Reply, answers: Sequence[Answer], *, server: str) -> list[int]
     if payload.error is not None:
         raise BackendError(f"{server} failed: {printable(payload.error)}")
     (answer,) = answers
-    answer.text += payload.message.content if payload.message else payload.response
-    answer.tokens += [entry.reported() for entry in payload.logprobs or ()]
+    text = payload.message.content if payload.message else payload.response
+    answer.add(text, [entry.reported() for entry in payload.logprobs or ()])
     if payload.done:
         answer.ended = True
         answer.finish = finish(payload.done_reason or "stop", server, None)

@@ -26,9 +26,10 @@ from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_select import Scorer, constrained, score
 from stolon.lang.backends.remote import OnAnswer, RemoteBackend, together
 from stolon.lang.backends.transcript import Transcript, transcript_template
+from stolon.lang.chat_template import ChatTemplate, get_chat_template
 from stolon.lang.runtime_loop import runtime_loop
 from stolon.srt.protocol import Gen, Select, SelectResult
-from stolon.srt.tokenizer import ChatTemplate
+from stolon.srt.tokenizer import ChatTemplate as Template
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -44,7 +45,7 @@ class OpenAI(RemoteBackend):
         self,
         model_name: str | None = None,
         is_chat_model: bool | None = None,
-        chat_template: ChatTemplate | str | None = None,
+        chat_template: ChatTemplate | Template | str | None = None,
         is_azure: bool = False,
         *,
         base_url: str | None = None,
@@ -59,8 +60,8 @@ class OpenAI(RemoteBackend):
             model_name: of the server's models; None takes its only one.
             is_chat_model: False sends messages, too, as text, written with `chat_template` (plain words
                 without one). True refuses text without messages.
-            chat_template: for text endpoints: a template, ``chatml`` or ``plain``. Chat endpoints have
-                the model's own.
+            chat_template: for text endpoints: a template, or the name of a registered one. Chat
+                endpoints have the model's own.
             is_azure: `base_url` is an Azure resource, `model_name` a deployment.
             base_url: with or without ``/v1``; OpenAI's own if None.
             api_key: the variable OPENAI_API_KEY, where it is not given and the server is OpenAI.
@@ -93,6 +94,9 @@ class OpenAI(RemoteBackend):
             found = _ask(url, options)
             name = name or found.dialect
             model_name = model_name or the_model(found, self.server)
+        template: Any = chat_template
+        if isinstance(chat_template, str):
+            template = get_chat_template(chat_template)
         row = row_of(name)
         if name in ("anthropic", "litellm"):
             raise InvalidRequest(
@@ -103,9 +107,7 @@ class OpenAI(RemoteBackend):
         super().__init__(
             model_name,
             row,
-            chat_template=_template(chat_template)
-            if is_chat_model is False
-            else transcript_template(),
+            chat_template=template if is_chat_model is False else transcript_template(),
         )
         if chat_template is not None and is_chat_model is not False:
             raise InvalidRequest(
@@ -231,21 +233,6 @@ class Crusoe(OpenAI):
         options.setdefault("base_url", "https://managed-inference-api-proxy.crusoecloud.com/v1")
         options.setdefault("dialect", "compatible")
         super().__init__(model_name, api_key=api_key or os.environ.get("CRUSOE_API_KEY"), **options)
-
-
-def _template(template: ChatTemplate | str | None) -> ChatTemplate | None:
-    match template:
-        case "chatml":
-            return ChatTemplate.chatml()
-        case "plain":
-            return ChatTemplate.plain()
-        case str():
-            raise InvalidRequest(
-                f"there is no chat template {template!r}",
-                param="chat_template",
-                hint="chatml, plain, or a ChatTemplate",
-            )
-    return template
 
 
 def _ask(url: str, options: HTTPOptions) -> Detected:

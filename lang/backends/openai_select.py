@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,6 @@ from stolon.srt.protocol import (
     SelectResult,
     Usage,
 )
-from stolon.srt.sampling.rng import draw_key, philox
 
 if TYPE_CHECKING:
     from stolon.lang.backends.openai import OpenAI
@@ -327,8 +327,7 @@ def _drawn(scores: Sequence[float], select: Select, sample: int) -> int:
     """A choice in proportion to exp(score / temperature), by the select's seed."""
     high = max(scores)
     weights = [math.exp((value - high) / select.temperature) for value in scores]
-    left, right = draw_key(select.seed or 0, sample, 0)
-    number = philox((0, 0, 0, 0), (left, right))[0] / 2.0**32 * sum(weights)
+    number = random.Random(f"{select.seed}/{sample}").random() * sum(weights)
     for at, weight in enumerate(weights):
         number -= weight
         if number < 0:

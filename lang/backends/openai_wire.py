@@ -115,9 +115,8 @@ def take(
         message = choice.message or choice.delta
         if message is not None and message.refusal:
             raise BackendError(f"the model of {server} refuses: {printable(message.refusal)}")
-        answer.text += choice.text or (message.content if message else None) or ""
-        if choice.logprobs is not None:
-            answer.tokens += choice.logprobs.reported()
+        text = choice.text or (message.content if message else None) or ""
+        answer.add(text, choice.logprobs.reported() if choice.logprobs else ())
         if choice.finish_reason is not None:
             answer.ended = True
             answer.finish = finish(choice.finish_reason, server, _matched(choice, token_ids))
@@ -170,7 +169,7 @@ def _words(error: Any) -> str:
 def _bytes(token: _Top) -> bytes:
     try:
         return token.token.encode() if token.bytes is None else bytes(token.bytes)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BackendError("a token's bytes are none") from None
 
 

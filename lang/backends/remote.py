@@ -42,7 +42,7 @@ from stolon.srt.protocol import (
     Usage,
 )
 from stolon.srt.remote_grammar import AnswerCheck
-from stolon.srt.tokenizer import ChatTemplate, Tokenizer
+from stolon.srt.tokenizer import Tokenizer
 
 T = TypeVar("T")
 OnAnswer = Callable[[int, Answer], None]
@@ -71,7 +71,7 @@ class RemoteBackend(ABC):
     Ids of tokens are letters of the branch's transcript (`transcript.py`), not the server's.
     """
 
-    def __init__(self, model: str, row: Dialect, *, chat_template: ChatTemplate | None) -> None:
+    def __init__(self, model: str, row: Dialect, *, chat_template: Any) -> None:
         self.row = row
         self.letters = TranscriptTokenizer()
         self.tokenizer: Tokenizer = self.letters

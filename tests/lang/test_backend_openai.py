@@ -21,6 +21,7 @@ from stolon.errors import (
     ProgramError,
     StolonError,
 )
+from stolon.lang.backends import answers
 from stolon.lang.backends.openai import Crusoe, OpenAI
 from stolon.srt.protocol import Event, Failed, Gen, PromptLogprobs, Request, Sampling, Text
 
@@ -322,8 +323,8 @@ def test_errors_of_a_server_are_errors_of_the_program(
 
 
 def test_a_busy_server_is_asked_again() -> None:
-    answers = iter([Status(429, {}), Status(503, {}), said("x")])
-    server = WireServer({CHAT: lambda _: next(answers)})
+    replies = iter([Status(429, {}), Status(503, {}), said("x")])
+    server = WireServer({CHAT: lambda _: next(replies)})
     assert asked(server)["a"] == "x"
     assert len(server.requests) == 3
 
@@ -509,3 +510,24 @@ def test_ollama_is_spoken_to_in_its_own_api() -> None:
     state = sl.function(_bare).run(backend=backend(server, "ollama"), max_tokens=8)
     assert state.get_meta_info("a")["finish_reason"]["type"] == "length"
     assert server.bodies[0]["raw"] is True
+
+
+def test_a_stream_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_CHARS", 100)
+    server = WireServer({CHAT: events(*[piece("x" * 9)] * 50)})
+    state = ask.run(backend=backend(server), max_tokens=8, stream=True)
+    with pytest.raises(BackendError, match="more than 100 characters"):
+        state["a"]
+    assert server.streams[0].closed
+
+
+def test_connect_speaks_the_dialect_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    engine = sl.connect("http://127.0.0.1:9", dialect="sglang", model="m")
+    assert isinstance(engine, OpenAI)
+    assert engine.row.title == "SGLang"
+    assert isinstance(sl.connect("https://api.openai.com", model="m"), OpenAI)
+    with pytest.raises(InvalidRequest, match="no dialect"):
+        sl.connect("http://127.0.0.1:9", dialect="vlm", model="m")
+    with pytest.raises(InvalidRequest, match=r"sl\.LiteLLM"):
+        sl.connect("http://127.0.0.1:9", dialect="litellm", model="m")
