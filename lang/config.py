@@ -25,11 +25,10 @@ class GlobalConfig:
         default_backend: what `set_default_backend` sets; None for the embedded engine.
         skip_special_tokens_in_output: False keeps special tokens in every generated text; an argument
             ``skip_special_tokens`` of a run or a generation goes before it.
-        enable_precache_with_tracing: False leaves out finding the constant beginning of a batch's program
-            before its items run.
-        spaces_between_special_tokens_in_out, enable_parallel_encoding: they may be set, and change nothing: a
-            text is what its tokens spell, without added blanks, and joined branches are always appended
-            as text.
+        enable_precache_with_tracing, spaces_between_special_tokens_in_out, enable_parallel_encoding: they may
+            be set, and change nothing: the items of a batch wait for a beginning that another one is just
+            computing, a text is what its tokens spell, without added blanks, and joined branches are
+            always appended as text.
     """
 
     verbosity: int

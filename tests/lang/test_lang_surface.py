@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ import stolon as sl
 from stolon.errors import InvalidRequest
 from stolon.lang import backend as backends
 from stolon.lang.ir import GenExpr, SelectExpr
+from stolon.lang.known_templates import KNOWN
+from stolon.lang.reasoning import FAMILIES
 from stolon.srt.engine import Engine
 
 
@@ -372,6 +375,12 @@ def test_names() -> None:
         assert getattr(sl, name) is not None
     with pytest.raises(AttributeError, match=r"Engine\(\.\.\.\)"):
         sl.ServerArgs  # noqa: B018
+
+
+def test_the_page_lists_what_there_is() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "sglang.md").read_text(encoding="utf-8")
+    for name in [*FAMILIES, *KNOWN, *GEN, *vars(sl.global_config)]:
+        assert f"`{name}`" in page or f"`{name}(" in page, name
 
 
 def test_roles_in_all_forms() -> None:
