@@ -30,7 +30,7 @@ LANG_SEES = (
     "stolon.srt.protocol",
     "stolon.srt.client",
     "stolon.srt.tokenizer",
-    "stolon.srt.sampling.rng",
+    "stolon.srt.seeds",
     "stolon.srt.remote_grammar",
 )
 

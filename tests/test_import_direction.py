@@ -73,7 +73,7 @@ def test_breach_is_found(tmp_path: Path, file: str, source: str, message: str) -
 
 GOOD = [
     ("lang/a.py", "from stolon.srt.protocol import Gen\nfrom stolon.srt import Engine"),
-    ("lang/a.py", "from stolon.srt.sampling.rng import derive"),
+    ("lang/a.py", "from stolon.srt.seeds import derive_seed"),
     ("srt/a.py", "import stolon.radix\nfrom stolon.kernels.ops import Ops"),
     ("radix/a.py", "from stolon.errors import StolonError\nfrom stolon import errors"),
     ("kernels/x/a.py", "from ..ops import Ops\nfrom . import b"),
