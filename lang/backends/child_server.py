@@ -50,7 +50,7 @@ class ChildServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            self._stop = weakref.finalize(self, _end, self.process)
+            self._stop = weakref.finalize(self, _end, self.process, os.getpid())
             self._reader = threading.Thread(
                 target=_read, args=(self.process, weakref.ref(self)), daemon=True
             )
@@ -98,7 +98,9 @@ def _read(process: subprocess.Popen[bytes], owner: weakref.ref[ChildServer]) -> 
         server.hear_end()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a copy made by fork: the server is not its own
+        return
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()

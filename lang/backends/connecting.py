@@ -74,6 +74,8 @@ def connect(
     if named == "anthropic":
         from stolon.lang.backends.anthropic import Anthropic
 
+        if model is None:
+            raise InvalidRequest("name one of Anthropic's models", param="model")
         return Anthropic(model, base_url=url, options=theirs)
     from stolon.lang.backends.openai import OpenAI
 

@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 MAX_INFO_BYTES = 4 << 20
 
+_LAST_WORD = 1.0  # seconds for the end of a stream after the last event
+
 _events = msgspec.json.Decoder(Event, strict=False)  # not strict: "-inf" is a number here
 
 
@@ -124,9 +126,10 @@ class RemoteEngine:
     # -- on the loop -----------------------------------------------------------------------------
 
     def _begin(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(request, on_event))
+        check = WalkCheck(request, self.info, server=self.url)
+        task = asyncio.get_running_loop().create_task(self._serve(request, on_event, check))
         self._tasks[request.rid] = task
-        task.add_done_callback(lambda task: self._ended(request, task, on_event))
+        task.add_done_callback(lambda task: self._ended(request, task, on_event, check))
 
     def _abort(self, rid: str) -> None:
         if task := self._tasks.get(rid):
@@ -140,7 +143,11 @@ class RemoteEngine:
         await self.http.aclose()
 
     def _ended(
-        self, request: Request, task: asyncio.Task[None], on_event: Callable[[Event], None]
+        self,
+        request: Request,
+        task: asyncio.Task[None],
+        on_event: Callable[[Event], None],
+        check: WalkCheck,
     ) -> None:
         # Not in `_serve`: a task that is cancelled before its first step never enters it.
         del self._tasks[request.rid]
@@ -148,7 +155,7 @@ class RemoteEngine:
             self._rids.discard(request.rid)
         cancelled = Aborted("the request was cancelled")
         error = cancelled if task.cancelled() else task.exception()
-        if error is None:
+        if error is None or check.finished:
             return
         if not isinstance(error, StolonError):
             fault = InternalError(f"{type(error).__name__} while {self.url} answered: {error}")
@@ -156,7 +163,9 @@ class RemoteEngine:
             error = fault
         on_event(Failed.of(request.rid, error))
 
-    async def _serve(self, request: Request, on_event: Callable[[Event], None]) -> None:
+    async def _serve(
+        self, request: Request, on_event: Callable[[Event], None], check: WalkCheck
+    ) -> None:
         """Raises what ends the request early."""
         if _wants_spellings(request):
             await self.tokenizer.load()
@@ -169,7 +178,6 @@ class RemoteEngine:
                 sent = msgspec.structs.replace(request, rid=f"{request.rid}.{attempt}")
             return encoded(sent)
 
-        check = WalkCheck(request, self.info, server=self.url)
         async with (
             self.http.stream("POST", "/blocks", body) as answer,
             contextlib.aclosing(self._received(answer, check)) as events,
@@ -180,13 +188,17 @@ class RemoteEngine:
                     event = msgspec.structs.replace(event, rid=request.rid)
                 on_event(event)
                 if check.finished:
-                    return
-        raise BackendUnavailable(f"{self.url} ended its answer too early")
+                    break
+            else:
+                raise BackendUnavailable(f"{self.url} ended its answer too early")
+            # Read to the end, and the connection serves again.
+            async with asyncio.timeout(_LAST_WORD):
+                await anext(events, None)
 
     async def _received(self, answer: Answer, check: WalkCheck) -> AsyncGenerator[Event, None]:
         async for data in sse.data(check.counted(answer.chunks()), server=self.url):
             if data == b"[DONE]":
-                return
+                continue
             if data.startswith(b'{"error"'):
                 raise explain(0, data, server=self.url)
             try:

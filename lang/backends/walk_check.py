@@ -119,7 +119,7 @@ class WalkCheck:
             if isinstance(segment, Gen) and segment.logprobs is not None:
                 tops += segment.logprobs.top
             elif isinstance(segment, Select):
-                choices += sum(len(choice.encode()) + 8 for choice in segment.choices)
+                choices += sum(len(choice) + 8 for choice in segment.choices)
         sample = self._context * (_TOKEN_BYTES + tops * _TOP_BYTES) + choices * _TOKEN_BYTES
         return self._request.n * sample
 

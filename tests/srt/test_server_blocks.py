@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
-from support.fake_client import FakeClient
+from support.fake_client import ByteTokenizer, FakeClient
 from support.fake_engine import FakeEngine, tiny_chat_template
 from support.http_server import ask, events
 
@@ -29,6 +31,8 @@ from stolon.srt.protocol import (
     Tokens,
 )
 from stolon.srt.server import ServerLimits, create_app
+from stolon.srt.server.options import EngineOptions
+from stolon.srt.server.zmq_client import ZmqEngineClient
 
 BLOCK = Request(
     rid="r1",
@@ -234,3 +238,17 @@ def test_a_full_queue_is_told_with_a_time_to_wait():
     answer = post(serve(FakeEngine(), limits=ServerLimits(max_queued=0)), BLOCK)
     assert answer.status_code == 429
     assert answer.headers["retry-after-ms"] == "1000"
+
+
+def test_numbers_that_no_message_holds_are_the_requests_fault():
+    process = Path(__file__).parents[1] / "support" / "fake_engine_process.py"
+    options = msgspec.json.encode(EngineOptions(model="any")).decode()
+    command = [sys.executable, str(process), "--options", options]
+    client = ZmqEngineClient(command, ByteTokenizer(), None)
+    try:
+        app = serve(client)
+        bad = Request(rid="r", segments=[Text("x"), Gen(sampling=Sampling(seed=2**70))])
+        assert post(app, bad).status_code == 400
+        assert post(app, Request(rid="r", segments=[Text("x"), Gen()])).status_code == 200
+    finally:
+        client.close()
