@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from stolon.lang.location import located
 
@@ -49,11 +49,14 @@ def word(function: Callable[P, R]) -> Callable[P, R]:
 
 def described(signature: inspect.Signature) -> str:
     """The parameters after the first as text that is the same in every process."""
+    marks: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.KEYWORD_ONLY: "*, ",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
     parts = []
     for parameter in list(signature.parameters.values())[1:]:
-        mark = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            mark = "*, "
+        mark = marks.get(parameter.kind, "")
         value = parameter.default
         default = ""
         if value is not parameter.empty:

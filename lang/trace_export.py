@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from stolon.lang.trace_text import branch_label, call_label, printable
@@ -108,15 +109,13 @@ def _branches(trace: Trace) -> list[BranchPath]:
 
 def otel_spans(trace: Trace) -> dict[str, Any]:
     """OTLP/JSON: 64-bit integers are strings, ids are hexadecimal."""
-    from stolon import __version__
-
     spans = _Spans(trace)
     spans.branch((), trace.program, {"gen_ai.operation.name": "invoke_workflow"})
     for path in _branches(trace)[1:]:
         spans.branch(path, branch_label(path), {})
     for call in trace.calls:
         spans.call(call)
-    scope = {"name": "stolon", "version": __version__}
+    scope = {"name": "stolon", "version": version("stolon")}
     resource = {"attributes": [_attribute("service.name", trace.program)]}
     return {
         "resourceSpans": [

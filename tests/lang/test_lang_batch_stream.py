@@ -52,14 +52,14 @@ def test_an_endless_batch_is_pulled_no_further_than_it_runs(style: str) -> None:
 def test_states_that_were_handed_over_are_not_kept(style: str) -> None:
     seen: list[weakref.ref[sl.ProgramState]] = []
     alive = 0
-    batch = ((i,) for i in range(40))
+    batch = ((i,) for i in range(12))
     for result in echo.run_batch(batch, backend=FakeEngine(), num_threads=2, **{style: True}):
         state = result[1] if isinstance(result, tuple) else result
         seen.append(weakref.ref(state))
         del state, result
         gc.collect()
         alive = max(alive, sum(ref() is not None for ref in seen))
-    assert len(seen) == 40
+    assert len(seen) == 12
     assert alive <= 4
 
 
