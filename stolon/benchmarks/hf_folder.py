@@ -37,9 +37,9 @@ def write_hf_folder(model: Path, folder: Path) -> None:
     source = open_model(model)
     try:
         try:
-            tokenizer, _ = tokenizer_of(source)
+            tokenizer, template = tokenizer_of(source)
         except ModelFileError:
-            tokenizer = None  # engines that are given token ids get on without one
+            tokenizer, template = None, None  # engines that are given token ids get on without one
         config = hf_config(source.config, eos_id=min(tokenizer.eos_ids) if tokenizer else 0)
         tensors = {name: source.tensor(name, torch.bfloat16) for name in sorted(source.names)}
     finally:
@@ -50,6 +50,8 @@ def write_hf_folder(model: Path, folder: Path) -> None:
     if isinstance(tokenizer, BytePairTokenizer):
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
         settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        if template is not None:
+            settings |= {"chat_template": template.source}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 

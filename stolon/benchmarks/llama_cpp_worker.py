@@ -96,11 +96,12 @@ class Worker:
     def __init__(self) -> None:
         llama_cpp.llama_backend_init()
         self.model: Any = None
+        self.path = ""
         self.threads = 1
         self.best: dict[str, tuple[int, bool]] = {}
 
     def load(self, path: str, threads: int, **_: Any) -> dict[str, Any]:
-        self.threads = threads
+        self.path, self.threads = path, threads
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = 0
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
@@ -113,6 +114,12 @@ class Worker:
             "settings": {"threads": threads, "n_batch": N_BATCH, "n_ubatch": N_UBATCH},
             "build": llama_cpp.llama_print_system_info().decode().strip(),
         }
+
+    def end_tokens(self) -> list[int]:
+        """The tokens that end a text."""
+        vocab = llama_cpp.llama_model_get_vocab(self.model)
+        size = llama_cpp.llama_vocab_n_tokens(vocab)
+        return [token for token in range(size) if llama_cpp.llama_vocab_is_eog(vocab, token)]
 
     def prefill(self, ids: list[int]) -> dict[str, Any]:
         """Seconds from nothing to the first token after `ids`."""

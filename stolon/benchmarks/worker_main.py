@@ -26,23 +26,30 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def beside(name: str) -> Any:
+    """A module of this folder, or of one in it, by its path without ``.py``; loaded once."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no {name}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 class Host:
     """A worker and what is measured of any worker alike: imports, loading, resident memory."""
 
     def __init__(self, name: str) -> None:
         self.worker: Any = None
         self.failure = ""
+        self.name = name
+        self.callers: dict[str, Any] = {}
         start = time.perf_counter()
         try:
-            spec = importlib.util.spec_from_file_location(
-                name, Path(__file__).parent / f"{name}.py"
-            )
-            if spec is None or spec.loader is None:
-                raise ImportError(f"there is no worker {name}")
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            spec.loader.exec_module(module)
-            self.worker = module.Worker()
+            self.worker = beside(name).Worker()
         except Exception as error:
             traceback.print_exc()
             self.failure = f"{type(error).__name__}: {error}"
@@ -58,9 +65,11 @@ class Host:
             if do == "memory":
                 kv = self.worker.kv_bytes() if hasattr(self.worker, "kv_bytes") else None
                 return {"rss": resident(), "kv": kv}
-            if do != "load":
-                return dict(getattr(self.worker, do)(**message))
-            return self._load(message)
+            if do == "load":
+                return self._load(message)
+            if do == "calls":
+                return self._calls(**message)
+            return dict(getattr(self.worker, do)(**message))
         except Exception as error:
             traceback.print_exc()
             return {"error": f"{type(error).__name__}: {error}"}
@@ -77,6 +86,24 @@ class Host:
             **answer,
         }
 
+    def _calls(self, program: str, variant: str = "", **arguments: Any) -> dict[str, Any]:
+        """Run a program made of separate calls (programs/driver.py); without a program, the variants
+        of the engine's settings that may be tried."""
+        module = beside(self.name.replace("_worker", "_calls"))
+        if not program:
+            return {"variants": list(module.VARIANTS)}
+        if variant not in self.callers:
+            self.callers[variant] = module.Caller(self.worker, variant)
+        caller = self.callers[variant]
+        script = beside("programs/in_calls").SCRIPTS[program]
+        answer = beside("programs/driver").run(caller, script, **arguments)
+        return {**answer, "settings": caller.settings}
+
+    def close(self) -> None:
+        for closable in (*self.callers.values(), self.worker):
+            if hasattr(closable, "close"):
+                closable.close()
+
 
 def main() -> None:
     # Whatever an engine prints goes to stderr; the answers get a stream of their own.
@@ -88,8 +115,7 @@ def main() -> None:
     for line in sys.stdin:
         answers.write(json.dumps(host.answer(json.loads(line))) + "\n")
         answers.flush()
-    if hasattr(host.worker, "close"):
-        host.worker.close()
+    host.close()
 
 
 if __name__ == "__main__":

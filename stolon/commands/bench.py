@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from stolon.commands.options import DEFAULT_MODEL, positive
+
+# The plan, and what measures it, prints its results and judges them.
+_Kind = tuple[type[Any], Callable[..., Any], Callable[..., str], Callable[..., list[Any]]]
 
 NAME = "bench"
 HELP = "measure speed, memory and quality on this machine, beside other engines if wanted"
@@ -16,10 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("engine", "structured"),
+        choices=("engine", "structured", "programs", "language"),
         default="engine",
         help="engine: speed, memory, quality (default); structured: extraction under a JSON schema, what "
-        "constraints cost, drafts from the prompt",
+        "constraints cost, drafts from the prompt; programs: eight programs of many calls; language: what "
+        "programs cost beside the engine",
     )
     parser.add_argument(
         "--model",
@@ -57,11 +62,19 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from stolon.benchmarks import (
+        LanguagePlan,
         Plan,
+        ProgramsPlan,
         judge,
+        judge_language,
+        judge_programs,
         judge_structured,
+        language_table,
         measure,
+        measure_language,
+        measure_programs,
         measure_structured,
+        programs_table,
         structured_table,
         table,
     )
@@ -75,32 +88,36 @@ def run(args: argparse.Namespace) -> int:
         # Before minutes of measuring, not after them.
         if out is not None and not Path(out).parent.is_dir():
             raise InvalidRequest(f"{option}: {Path(out).parent} is not a folder")
-    engine = args.what == "engine"
+    kinds: dict[str, _Kind] = {
+        "engine": (Plan, measure, table, judge),
+        "structured": (Plan, measure_structured, structured_table, judge_structured),
+        "programs": (ProgramsPlan, measure_programs, programs_table, judge_programs),
+        "language": (LanguagePlan, measure_language, language_table, judge_language),
+    }
+    plan_type, measured, tabled, judged = kinds[args.what]
     if args.plot:
-        if not engine:
+        if args.what != "engine":
             raise InvalidRequest("--plot draws the engine benchmark only")
         check_plot()
     peers = tuple(dict.fromkeys(name for text in args.peers for name in text.split(",") if name))
     check_peers(peers)
     pythons = _pythons(args.peer_python, peers)
     models = [resolve(model) for model in args.model or [DEFAULT_MODEL]]
-    make = Plan.quick if args.quick else Plan
+    make = plan_type.quick if args.quick else plan_type
     done: list[dict[str, Any]] = []
     for model in models:
         plan = make(
             model=model, peers=peers, pythons=pythons, threads=args.threads or usable_cores()
         )
-        results = (measure if engine else measure_structured)(plan, say=_say)
+        results = measured(plan, say=_say)
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
-        text = table(results) if engine else structured_table(results)
-        print(("\n\n" if done else "") + text, flush=True)
+        print(("\n\n" if done else "") + tabled(results), flush=True)
         done.append(results)
         if args.json:
             # After each model, so that an interruption loses one.
             text = json.dumps({"machine": results["machine"], "models": done}, indent=2)
             Path(args.json).write_text(text + "\n", encoding="utf-8")
-    judged = judge if engine else judge_structured
     verdicts = [verdict for results in done for verdict in judged(results)]
     unmeasured = dict.fromkeys(v.target.name for v in verdicts if v.found is None)
     if unmeasured and not peers:
