@@ -15,13 +15,18 @@ from stolon.constrained.compile_cache import CompileCache, Key
 from stolon.constrained.fsm import compile_fsm
 from stolon.constrained.lark_forcing import forces_safely
 from stolon.constrained.lark_text import check_lark, gbnf_to_lark
-from stolon.constrained.limits import CompileLimits, check_size, is_costly
+from stolon.constrained.limits import (
+    CompileLimits,
+    check_size,
+    is_costly,
+    is_costly_source,
+)
 from stolon.constrained.llg import DEAD_END, LlgGrammar, first_line
 from stolon.constrained.masks import MaskPool
 from stolon.constrained.matching import Grammar
 from stolon.constrained.regular import regular_source, regular_tree, release, with_literal
 from stolon.constrained.schema.budget import Budget, TooComplex
-from stolon.constrained.schema.plan import json_source, schema_sources
+from stolon.constrained.schema.plan import SchemaText, json_source, schema_sources
 from stolon.constrained.spec import GrammarSpec
 from stolon.constrained.structural import EBNF_SPAN, structural_sources
 from stolon.constrained.trial import Trial
@@ -32,8 +37,11 @@ from stolon.errors import GrammarError, UnsatisfiableGrammar
 
 __all__ = ["CompileLimits", "Compiled", "GrammarCompiler", "compile_here"]
 
-HERE_SECONDS = 0.01
-"""What rewriting a schema may take in this process; one that takes longer goes to the other one."""
+HERE_SECONDS = 0.04
+"""What rewriting a schema may take in this process; one that takes longer goes to the other one.
+
+It is Python, which gives way every half millisecond (`turns`). But what it made is freed in one go, and
+that takes a tenth of the time."""
 
 
 class GrammarCompiler:
@@ -97,7 +105,7 @@ class GrammarCompiler:
                 try:
                     budget = Budget(seconds=HERE_SECONDS)
                     return compile_here(
-                        spec, prefix, self.vocabulary, self.pool, self.limits, budget
+                        spec, prefix, self.vocabulary, self.pool, self.limits, budget, untried=True
                     ).grammar
                 except TooComplex:
                     source = self._trial.run(spec, prefix)
@@ -133,41 +141,55 @@ def compile_here(
     pool: MaskPool,
     limits: CompileLimits,
     budget: Budget | None = None,
+    *,
+    untried: bool = False,
 ) -> Compiled:
     """Compile in this thread, without cache or trial.
 
+    Args:
+        budget: for rewriting a schema; without, its steps and time have their usual bounds.
+        untried: whether to leave alone what llguidance may take long over.
+
     Raises:
-        TooComplex: rewriting the schema takes more than `budget`.
+        TooComplex: rewriting the schema takes more than `budget`; or llguidance may take long, if `untried`.
         GrammarError: the spec is refused.
     """
     check_size(spec, prefix, limits)
+    schema = SchemaText(spec.text) if spec.kind == "json_schema" else None
 
-    def in_llguidance() -> Compiled:
-        return _in_llguidance(spec, prefix, vocabulary, pool, limits, budget)
+    def in_llguidance(sources: Iterator[str]) -> Compiled:
+        return _in_llguidance(spec, sources, prefix, vocabulary, pool, limits)
 
-    tree = None if spec.after else regular_tree(spec)
+    tree = None if spec.after else regular_tree(spec, schema)
     if tree is not None:
         tree = with_literal(prefix, tree)
         grammar = compile_fsm(
-            tree, vocabulary, pool, lambda: in_llguidance().grammar, kind=spec.kind
+            tree, vocabulary, pool, lambda: in_llguidance(_sources(spec)).grammar, kind=spec.kind
         )
         parts = [tree]
         del tree
         release(parts)
         if grammar is not None:
             return Compiled(grammar, None)
-    return in_llguidance()
+    sources = _sources(spec, budget, schema)
+    return in_llguidance(map(_cheap, sources) if untried and schema else sources)
+
+
+def _cheap(source: str) -> str:
+    """The source of a schema as it is. Raises TooComplex if llguidance may take long over it."""
+    if is_costly_source(source):
+        raise TooComplex("the schema is too complex to be compiled here")
+    return source
 
 
 def _in_llguidance(
     spec: GrammarSpec,
+    sources: Iterator[str],
     prefix: bytes,
     vocabulary: Vocabulary,
     pool: MaskPool,
     limits: CompileLimits,
-    budget: Budget | None,
 ) -> Compiled:
-    sources = _sources(spec, budget)
     refused: GrammarError | None = None
     for inner in sources:
         source = wrapped(inner, prefix=prefix, after=spec.after, forcing=_forces(spec, inner))
@@ -179,11 +201,16 @@ def _in_llguidance(
     raise refused
 
 
-def _sources(spec: GrammarSpec, budget: Budget | None) -> Iterator[str]:
+def _sources(
+    spec: GrammarSpec, budget: Budget | None = None, schema: SchemaText | None = None
+) -> Iterator[str]:
     """llguidance sources of a spec, the cheapest first; a later one is for when one is refused."""
     if spec.kind == "json_schema":
         return schema_sources(
-            spec.text, whitespace=spec.whitespace, best_effort=spec.best_effort, budget=budget
+            schema or SchemaText(spec.text),
+            whitespace=spec.whitespace,
+            best_effort=spec.best_effort,
+            budget=budget,
         )
     if spec.kind == "structural_tag":
 

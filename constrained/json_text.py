@@ -32,13 +32,36 @@ def parse_json(text: str) -> Any:
         raise GrammarError(f"not JSON: {error.msg}", where=f"offset {error.pos}") from None
     except RecursionError:
         raise GrammarError(f"JSON is nested deeper than {MAX_DEPTH}") from None
-    _check(value)
+    if "\\u" in text or not _is_encodable(text) or not _is_shallow(value):
+        _check(value)  # says where
     return value
 
 
 def pointer(path: tuple[str | int, ...]) -> str:
     """A JSON pointer (RFC 6901); the root is ``/`` so that it can be seen in a message."""
     return "/" + "/".join(str(p).replace("~", "~0").replace("/", "~1") for p in path)
+
+
+def _is_shallow(root: Any) -> bool:
+    level = [root] if type(root) in (dict, list) else []
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if type(value) is dict else value)
+            if type(child) in (dict, list)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check(root: Any) -> None:

@@ -10,7 +10,7 @@ import llguidance
 from stolon.constrained.spec import GrammarSpec
 from stolon.errors import GrammarError
 
-__all__ = ["CompileLimits", "check_size", "is_costly"]
+__all__ = ["CompileLimits", "check_size", "is_costly", "is_costly_source"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ _PLAIN_SIZE = {
     "choice": 32_768,
     "regex": 4_096,
     "json_object": 0,
-    "json_schema": 49_152,
+    "json_schema": 262_144,
     "ebnf": 2_048,
     "lark": 2_048,
     "structural_tag": 16_384,
@@ -90,14 +90,20 @@ _PLAIN_SIZE = {
 # Keywords that multiply what others say, and counted repetitions and the algebra of terminals.
 _PRODUCT = re.compile(r'"(?:allOf|oneOf|not|if|unevaluated\w+|contains|dependen\w+)"\s*:')
 MAX_PRODUCTS = 16
+MAX_SOURCE = 131_072
 
 
 def is_costly(spec: GrammarSpec) -> bool:
     """Whether a spec may take long: a guess from its text alone, in far less time than reading it."""
     if len(spec.text) > _PLAIN_SIZE[spec.kind]:
         return True
-    if spec.kind in ("json_schema", "structural_tag"):
+    if spec.kind == "structural_tag":
         return len(_PRODUCT.findall(spec.text)) > MAX_PRODUCTS
     if spec.kind in ("ebnf", "lark"):
         return any(sign in spec.text for sign in "{~&")
     return False
+
+
+def is_costly_source(source: str) -> bool:
+    """Whether llguidance may take long over what became of a JSON schema."""
+    return len(source) > MAX_SOURCE or len(_PRODUCT.findall(source)) > MAX_PRODUCTS

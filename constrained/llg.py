@@ -8,7 +8,6 @@ never; nothing raises while a request runs; a token that is not allowed changes 
 from __future__ import annotations
 
 import llguidance
-import numpy as np
 
 from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.vocabulary import Vocabulary
@@ -182,24 +181,24 @@ class LlgMatcher:
 
     def _compute_mask(self) -> Mask:
         vocabulary = self._vocabulary
-        row = np.zeros(len(vocabulary.ordinary_row), np.int32)
+        row, address = vocabulary.scratch_row()
         if self.error is None and not self._ended:
             try:
-                self._inner.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+                self._inner.unsafe_compute_mask_ptr(address, row.nbytes)
                 self._check()
             except BaseException as error:
                 self._fail(error)
-            row &= vocabulary.ordinary_row
-        if self.error is not None:
+        if self.error is not None or self._ended:
             row[:] = 0
-        elif self._ended:
-            pass
-        elif self.accepting:
+            return self._pool.intern(row)
+        row &= vocabulary.ordinary_row
+        if self.accepting:
             row |= vocabulary.eos_row
-        elif not row.any():
+        mask = self._pool.intern(row)
+        if not mask.count:
             # llguidance offers an end here, although the text is not in the language.
             self.error = GrammarError(DEAD_END)
-        return self._pool.intern(row)
+        return mask
 
     def _check(self) -> None:
         """Turn llguidance's error state into ours."""

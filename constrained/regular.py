@@ -7,10 +7,9 @@ import json
 import llguidance
 
 from stolon.constrained.choices import choices_to_lark, parse_choices
-from stolon.constrained.json_text import parse_json
 from stolon.constrained.regex import parse_regex, to_rust
 from stolon.constrained.regex_ast import Choice, Node, Repeat, Sequence, literal
-from stolon.constrained.schema.bundle import bundle
+from stolon.constrained.schema.plan import SchemaText
 from stolon.constrained.schema.regular import schema_tree
 from stolon.constrained.spec import GrammarSpec
 from stolon.errors import GrammarError
@@ -18,8 +17,11 @@ from stolon.errors import GrammarError
 __all__ = ["regular_source", "regular_tree", "release", "with_literal"]
 
 
-def regular_tree(spec: GrammarSpec) -> Node | None:
-    """The texts of a spec; None if it is of no kind that has a tree. Raises GrammarError."""
+def regular_tree(spec: GrammarSpec, schema: SchemaText | None = None) -> Node | None:
+    """The texts of a spec; None if it is of no kind that has a tree. Raises GrammarError.
+
+    `schema` is the text of a JSON schema, if it has been read already.
+    """
     match spec.kind:
         case "choice":
             return Choice(tuple(map(literal, parse_choices(spec.text))))
@@ -27,7 +29,7 @@ def regular_tree(spec: GrammarSpec) -> Node | None:
             return parse_regex(spec.text)
         case "json_schema":
             try:
-                document = bundle(parse_json(spec.text)).document
+                document = (schema or SchemaText(spec.text)).bundled().document
             except GrammarError:
                 return None  # said again, with its place, by who translates any schema
             return schema_tree(document, spec.whitespace)

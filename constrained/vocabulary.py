@@ -72,12 +72,21 @@ class Vocabulary:
         self._encode = encode
         self._lock = threading.Lock()
         self._tokenizer: llguidance.LLTokenizer | None = None
+        self._scratch = threading.local()
         ordinary = np.fromiter((bool(b) and _MARKER not in b for b in token_bytes), bool, self.size)
         ordinary[sorted(eos_ids | special_ids)] = False
         ending = np.zeros(self.size, bool)
         ending[sorted(eos_ids)] = True
         self.ordinary_row = pack(ordinary)
         self.eos_row = pack(ending)
+
+    def scratch_row(self) -> tuple[npt.NDArray[np.int32], int]:
+        """A row of bits and its address, with anything in it; the same one for each call in a thread."""
+        found: tuple[npt.NDArray[np.int32], int] | None = getattr(self._scratch, "row", None)
+        if found is None:
+            row = np.zeros_like(self.ordinary_row)
+            found = self._scratch.row = row, row.ctypes.data
+        return found
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, the tokenizer's own way."""

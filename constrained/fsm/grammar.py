@@ -7,6 +7,7 @@ mask differs.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from stolon.constrained.fsm.tokens import TokenTrie, token_trie
 from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.matching import Grammar, Matcher
 from stolon.constrained.regex_ast import Node
+from stolon.constrained.turns import short_turns
 from stolon.constrained.vocabulary import Vocabulary
 from stolon.errors import GrammarError, StolonError, UnsatisfiableGrammar
 
@@ -26,9 +28,10 @@ __all__ = ["DEAD_END", "FsmGrammar", "FsmMatcher", "compile_fsm"]
 
 DEAD_END = "no text in the grammar goes on from here"
 MAX_MEMORY = 32 << 20  # bytes of one automaton; then a new one is begun
+LARGE = 8 << 20  # bytes from which the fallback is compiled beforehand, beside the engine's loop
 MAX_SET = 2048
 WORK_AT_START = 400_000  # closure steps for the first mask, about 20 ms
-WORK = 4_000_000
+WORK = 100_000  # the same for one call in the engine's loop, about 5 ms
 MAX_MASKS = 4096  # remembered by state
 MAX_RUNS = 2048
 MAX_CLOSING = 1 << 15  # bytes of a shortest completion
@@ -89,6 +92,8 @@ class FsmGrammar:
         self._tokens = tokens
         self._compile_other = fallback
         self._other: Grammar | None = None
+        self._other_lock = threading.Lock()
+        self._prepares = False
         self._lock = threading.Lock()
         self._walk = _Walk(self, self._automaton(WORK_AT_START))
 
@@ -117,10 +122,21 @@ class FsmGrammar:
 
     def other(self) -> Grammar:
         """The same grammar in llguidance, compiled when it is first needed."""
-        with self._lock:
+        with self._other_lock:
             if self._other is None:
                 self._other = self._compile_other()
             return self._other
+
+    def expect_other(self) -> None:
+        """Have the same grammar in llguidance compiled in a thread: it may soon be needed."""
+        if not self._prepares:
+            self._prepares = True
+            threading.Thread(target=self._prepare, name="stolon-fallback", daemon=True).start()
+
+    def _prepare(self) -> None:
+        # An error is met again by whoever needs it.
+        with short_turns(), contextlib.suppress(StolonError):
+            self.other()
 
     def _automaton(self, work: int) -> Any:
         program = self._program
@@ -169,6 +185,8 @@ class _Walk:
             if len(self._by_coarse) >= MAX_MASKS:
                 self._by_coarse.clear()
             self._by_coarse[coarse] = mask
+            if automaton.memory > LARGE:
+                self._grammar.expect_other()
         if len(self.masks) >= 16 * MAX_MASKS:
             self.masks.clear()
         if mask.count:

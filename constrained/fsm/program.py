@@ -27,7 +27,7 @@ FAR = 1 << 40  # lengths are counted up to here
 
 _Key = tuple[tuple[Edge, ...], bool]
 _Int = npt.NDArray[np.int64]
-_PIECE = 16_384
+_PIECE = 1024  # rows; about half a millisecond
 
 
 class TooLarge(Exception):

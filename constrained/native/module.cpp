@@ -89,6 +89,7 @@ NB_MODULE(_fsm, m) {
             "__init__",
             [](Automaton* self, const Trie& trie, int64_t start, Table code, Ints targets, Table nodes, Table edges,
                int64_t memory, int64_t set_size, int64_t work) {
+                nb::gil_scoped_release release;
                 new (self) Automaton(read_program(start, code, targets, nodes, edges), &trie,
                                      Limits{memory, set_size, work});
             },

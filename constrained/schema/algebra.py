@@ -57,6 +57,29 @@ class Algebra:
             and self.languages.is_empty(shape.strings) is True
         )
 
+    def disjoint(self, a: Shape, b: Shape) -> bool:
+        """Whether it is certain that no value is of both shapes: `is_nothing` of their intersection."""
+        if (a.null and b.null) or not a.booleans.isdisjoint(b.booleans):
+            return False
+        if self._meet(a.numbers, b.numbers, both) or self._meet(
+            a.objects, b.objects, self.objects.both
+        ):
+            return False
+        if self._meet(a.arrays, b.arrays, self.arrays.both):
+            return False
+        strings = self.languages.intersection((a.strings, b.strings))
+        return self.languages.is_empty(strings) is True
+
+    def _meet(
+        self, left: tuple[_T, ...], right: tuple[_T, ...], join: Callable[[_T, _T], list[_T]]
+    ) -> bool:
+        for a in left:
+            for b in right:
+                self._budget.spend()
+                if join(a, b):
+                    return True
+        return False
+
     def union(self, shapes: Iterable[Shape]) -> Shape:
         """Values of any shape."""
         found = [s for s in shapes if s is not self.nothing]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from stolon.constrained.regex_parser import parse_ecma_search
 from stolon.constrained.regex_print import to_rust
+from stolon.constrained.schema.drafts import KNOWN
 from stolon.constrained.schema.formats import ENFORCED_FORMATS, STANDARD_FORMATS, format_rust
 from stolon.constrained.schema.keywords import MAX_COUNT, check_keywords
 from stolon.constrained.schema.other_names import pattern_of_others
@@ -33,6 +33,7 @@ _CHANGING = _REWRITTEN | {"properties", "pattern", "patternProperties", "format"
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties")
+_DEFINITIONS = ("$defs", "definitions")
 _ANY_NAME = r"^(?s:.*)$"
 """As a search for nothing it would match the same, but llguidance would not see a repetition in it, and
 walk the whole vocabulary at each token of a name."""
@@ -66,15 +67,37 @@ def direct_schema(document: Any) -> Any | None:
                 return None
             if not _CHANGING.isdisjoint(schema):
                 changing.append(path)
-        if not changing:
-            return document
-        root = json.loads(json.dumps(document))
+        root = _without_annotations(document, seen)
         # Deeper places first: patterns that are names in paths change.
         for path in sorted(changing, key=len, reverse=True):
             _settle(look_up(root, path))
     except GrammarError:
         return None  # said again, with its place, when the schema is rewritten
     return root
+
+
+def _without_annotations(document: Any, schemas: set[Path]) -> Any:
+    """A copy of a document in which the dicts at `schemas` hold no more than what says something.
+
+    What nothing refers to is left out of their definitions. Values are shared with the document.
+    """
+    needed = {path[:end] for path in schemas for end in range(len(path) + 1)}
+
+    def copied(value: Any, path: Path) -> Any:
+        if path not in needed:
+            return value
+        if isinstance(value, list):
+            return [copied(item, (*path, i)) for i, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        kept = value.items()
+        if path in schemas:
+            kept = [(k, v) for k, v in kept if k in KNOWN or (*path, k) in needed]
+        elif path and path[-1] in _DEFINITIONS and path[:-1] in schemas:
+            kept = [(k, v) for k, v in kept if (*path, k) in needed]
+        return {k: copied(v, (*path, k)) for k, v in kept}
+
+    return copied(document, ())
 
 
 def _is_direct(schema: dict[str, Any]) -> bool:

@@ -172,7 +172,7 @@ class Normaliser:
         clash: list[list[int]] = [[] for _ in branches]
         for i in range(len(branches)):
             for j in range(i):
-                if not algebra.is_nothing(algebra.intersect(inside[i], inside[j])):
+                if not algebra.disjoint(inside[i], inside[j]):
                     clash[i].append(j)
                     clash[j].append(i)
         return terms.any(

@@ -28,6 +28,9 @@ class ObjectAlgebra:
 
     def both(self, a: ObjectShape, b: ObjectShape) -> list[ObjectShape]:
         """Objects of both shapes."""
+        clauses = settle(a.clauses | b.clauses)
+        if clauses is None:
+            return []
         rules: dict[Language, Term] = {}
         for language, term in (*a.rules, *b.rules):
             known = rules.get(language)
@@ -35,7 +38,7 @@ class ObjectAlgebra:
         return self.solved(
             ObjectShape(
                 rules=tuple(rules.items()),
-                clauses=a.clauses | b.clauses,
+                clauses=clauses,
                 low=max(a.low, b.low),
                 high=least(a.high, b.high),
                 witnesses=tuple(dict.fromkeys((*a.witnesses, *b.witnesses))),
@@ -47,7 +50,8 @@ class ObjectAlgebra:
     def value(self, member: ObjectShape, name: str) -> Term:
         """What the value under a name must satisfy."""
         contains = self._languages.contains
-        return self._terms.all(term for names, term in member.rules if contains(names, name))
+        terms = [term for names, term in member.rules if contains(names, name)]
+        return self._terms.all(terms) if len(terms) != 1 else terms[0]
 
     def solved(self, member: ObjectShape) -> list[ObjectShape]:
         """Clauses solved as far as they follow; an empty list if there is no such object."""
@@ -57,7 +61,8 @@ class ObjectAlgebra:
             for name in sorted({n for clause in clauses for n, _ in clause})
             if self._is_empty(self.value(member, name))
         }
-        solved = settle(clauses | {frozenset(((name, False),)) for name in forbidden})
+        absent = {frozenset(((name, False),)) for name in forbidden} - clauses
+        solved = settle(clauses | absent)
         if solved is None:
             return []
         needed = sum(len(c) == 1 and next(iter(c))[1] for c in solved)
@@ -65,7 +70,7 @@ class ObjectAlgebra:
             return []
         if any(self._is_empty(term) for _, term in member.witnesses):
             return []
-        return [replace(member, clauses=solved)]
+        return [member if solved == member.clauses else replace(member, clauses=solved)]
 
     def others(self, member: ObjectShape) -> Iterator[ObjectShape]:
         """Shapes that together hold every other object."""

@@ -10,20 +10,46 @@ import llguidance
 from stolon.constrained.json_text import parse_json
 from stolon.constrained.schema.best_effort import relax
 from stolon.constrained.schema.budget import Budget, TooComplex
-from stolon.constrained.schema.bundle import bundle
+from stolon.constrained.schema.bundle import Bundle, bundle
 from stolon.constrained.schema.direct import direct_schema
 from stolon.constrained.schema.grammar import SEPARATORS, schema_to_lark
 from stolon.errors import GrammarError, UnsatisfiableGrammar
 
-__all__ = ["json_source", "schema_sources"]
+__all__ = ["SchemaText", "json_source", "schema_sources"]
 
 MAX_DROPPED = 64
 
 
+class SchemaText:
+    """The JSON text of a schema, read once for whoever translates it.
+
+    Raises GrammarError for what is no JSON.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.root = parse_json(text)
+        self._bundled: Bundle | None = None
+
+    def bundled(self) -> Bundle:
+        """The schema as one document. Raises GrammarError."""
+        if self._bundled is None:
+            self._bundled = bundle(self.root)
+        return self._bundled
+
+    def relax(self, error: GrammarError) -> str:
+        """Leave out what an error is about; returns its place. Raises the error if it names none."""
+        self._bundled = None
+        return relax(self.root, error)
+
+
 def schema_sources(
-    text: str, *, whitespace: str, best_effort: bool = False, budget: Budget | None = None
+    schema: SchemaText,
+    *,
+    whitespace: str,
+    best_effort: bool = False,
+    budget: Budget | None = None,
 ) -> Iterator[str]:
-    """llguidance sources for the JSON text of a schema, the cheapest first.
+    """llguidance sources for a schema, the cheapest first.
 
     A later one is for when llguidance refuses the one before. Each is exact, unless the caller asked
     for `best_effort`: then the last one may leave keywords out, which it lists as ``dropped``.
@@ -33,11 +59,10 @@ def schema_sources(
         UnsatisfiableGrammar: no value satisfies the schema.
         GrammarError: not a schema, or it can't be expressed; `where` is a JSON pointer.
     """
-    root = parse_json(text)
     dropped: list[str] = []
     while True:
         try:
-            bundled = bundle(root)
+            bundled = schema.bundled()
             direct = direct_schema(bundled.document)
             if direct is not None:
                 yield _with_dropped(json_source(direct, whitespace), dropped)
@@ -54,7 +79,7 @@ def schema_sources(
         except GrammarError as error:
             if not best_effort or len(dropped) >= MAX_DROPPED:
                 raise
-            dropped.append(_as_given(relax(root, error), dropped))
+            dropped.append(_as_given(schema.relax(error), dropped))
 
 
 def _as_given(pointer: str, dropped: list[str]) -> str:

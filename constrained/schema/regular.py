@@ -32,6 +32,8 @@ MAX_SCHEMAS = 256
 MAX_LEADING = 8
 """Optional members before the first required one: each may be the first, so each doubles what follows."""
 MAX_ITEMS = 64
+MAX_LITERALS = 32_768
+"""Characters of values and names; each becomes a node of the tree."""
 
 _ANNOTATIONS = frozenset(
     (
@@ -77,6 +79,7 @@ class _Builder:
         self._colon = colon
         self._open: set[Path] = set()
         self._count = 0
+        self._literals = 0
 
     def value(self, schema: Any, path: Path) -> Node:
         self._count += 1
@@ -132,8 +135,13 @@ class _Builder:
                 return self._object(schema, path)
         raise _Unsuited
 
-    @staticmethod
-    def _words(values: list[Any], types: Any) -> Node:
+    def _literal(self, text: str) -> Node:
+        self._literals += len(text)
+        if self._literals > MAX_LITERALS:
+            raise _Unsuited
+        return literal(text)
+
+    def _words(self, values: list[Any], types: Any) -> Node:
         allowed = types if isinstance(types, list) else [types]
         words = []
         for value in values:
@@ -142,7 +150,7 @@ class _Builder:
                 raise _Unsuited
             if types is None or name in allowed or (name == "integer" and "number" in allowed):
                 words.append(json.dumps(value, ensure_ascii=False))
-        return Choice(tuple(map(literal, dict.fromkeys(words))))
+        return Choice(tuple(map(self._literal, dict.fromkeys(words))))
 
     @staticmethod
     def _string(schema: dict[str, Any]) -> Node:
@@ -201,7 +209,7 @@ class _Builder:
         following: Node = EMPTY
         first: Node = EMPTY
         for name, member in reversed(properties.items()):
-            key = literal(json.dumps(name, ensure_ascii=False) + self._colon)
+            key = self._literal(json.dumps(name, ensure_ascii=False) + self._colon)
             pair = Sequence((key, self.value(member, (*path, "properties", name))))
             after: Node = Sequence((self._comma, pair))
             begun = Sequence((pair, following))

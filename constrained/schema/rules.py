@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import is_
 
 from stolon.constrained.schema.budget import Budget
 
@@ -46,6 +45,8 @@ class Repeat:
     low: int
     high: int | None
 
+
+_EMPTY = '""'
 
 Body = Lexeme | Ref | Parts | Alternatives | Repeat
 
@@ -104,13 +105,13 @@ class Rules:
         used: set[str] = set()
         while todo:
             name = todo.pop()
-            # Also where all rules end: inside one, what has no options must not be printed.
-            body = _keep(self._rules[name], productive)
-            assert body is not None
             found: list[str] = []
-            lines.append(f"{name}: {_print(body, found, used, top=True)}")
+            text = _print(self._rules[name], found, productive, top=True)
+            assert text is not None
+            lines.append(f"{name}: {text or _EMPTY}")
+            used.update(found)
             for other in found:
-                if other not in seen:
+                if other in self._rules and other not in seen:
                     seen.add(other)
                     todo.append(other)
         for expression, name in self._terminals.items():
@@ -136,72 +137,63 @@ class Rules:
 
 
 def _ends(body: Body, productive: set[str]) -> bool:
-    match body:
-        case Lexeme():
-            return True
-        case Ref(name):
-            return name in productive
-        case Parts(parts):
-            return all(_ends(p, productive) for p in parts)
-        case Alternatives(options):
-            return any(_ends(o, productive) for o in options)
-        case Repeat(inner, low, _):
-            return low == 0 or _ends(inner, productive)
+    if isinstance(body, Lexeme):
+        return True
+    if isinstance(body, Ref):
+        return body.name in productive
+    if isinstance(body, Parts):
+        return all(_ends(part, productive) for part in body.parts)
+    if isinstance(body, Alternatives):
+        return any(_ends(option, productive) for option in body.options)
+    return body.low == 0 or _ends(body.body, productive)
 
 
-def _keep(body: Body, productive: set[str]) -> Body | None:
-    """The body without what has no finite text; the same object where that is nothing."""
-    match body:
-        case Lexeme():
-            return body
-        case Ref(name):
-            return body if name in productive else None
-        case Parts(parts):
-            kept = [_keep(p, productive) for p in parts]
-            if None in kept:
+def _print(body: Body, names: list[str], productive: set[str], *, top: bool = False) -> str | None:
+    """The text of a body without what has no finite text: None if that leaves nothing.
+
+    It is empty for a body of no text at all. The names of rules and terminals in it are added to `names`.
+    """
+    if isinstance(body, Lexeme):
+        names.append(body.text)
+        return body.text
+    if isinstance(body, Ref):
+        if body.name not in productive:
+            return None
+        names.append(body.name)
+        return body.name
+    before = len(names)
+    if isinstance(body, Parts):
+        texts = []
+        for part in body.parts:
+            text = _print(part, names, productive)
+            if text is None:
+                del names[before:]
                 return None
-            same = all(map(is_, kept, parts))
-            return body if same else Parts(tuple(k for k in kept if k is not None))
-        case Alternatives(options):
-            left = [k for k in (_keep(o, productive) for o in options) if k is not None]
-            same = len(left) == len(options) and all(map(is_, left, options))
-            return body if left and same else Alternatives(tuple(left)) if left else None
-        case Repeat(inner, low, high):
-            once = _keep(inner, productive)
-            if once is None:
-                return None if low else Parts(())
-            return body if once is inner else Repeat(once, low, high)
+            if text:
+                texts.append(text)
+        return " ".join(texts)
+    if isinstance(body, Alternatives):
+        options = [_print(option, names, productive) for option in body.options]
+        found = dict.fromkeys([text or _EMPTY for text in options if text is not None])
+        if not found:
+            return None
+        joined = " | ".join(found)
+        return joined if top or len(found) == 1 else f"({joined})"
+    text = _print(body.body, names, productive)
+    low, high = body.low, body.high
+    if high == 0 or text is None:
+        del names[before:]
+        return "" if high == 0 or low == 0 else None
+    return _repeated(text or _EMPTY, body.body, low, high)
 
 
-def _is_empty(body: Body) -> bool:
-    return isinstance(body, Parts) and not body.parts
-
-
-def _print(body: Body, refs: list[str], terminals: set[str], *, top: bool = False) -> str:
-    """The text of a body; the names that it uses are added to `refs` and `terminals`."""
-    match body:
-        case Lexeme(text):
-            terminals.add(text)
-            return text
-        case Ref(name):
-            refs.append(name)
-            return name
-        case Parts(parts):
-            texts = [_print(p, refs, terminals) for p in parts if not _is_empty(p)]
-            return " ".join(texts) if texts else '""'
-        case Alternatives(options):
-            joined = " | ".join(dict.fromkeys(_print(o, refs, terminals) for o in options))
-            return joined if top or len(options) == 1 else f"({joined})"
-        case Repeat(inner, low, high):
-            if high == 0:
-                return '""'
-            text = _print(inner, refs, terminals)
-            if not isinstance(inner, (Lexeme, Ref)) or " " in text or "::" in text:
-                text = f"({text})"
-            if (low, high) == (1, 1):
-                return text
-            if (low, high) == (0, 1):
-                return text + "?"
-            if high is None and low < 2:
-                return text + "*+"[low]
-            return text + f"{{{low},{'' if high is None else high}}}"
+def _repeated(text: str, inner: Body, low: int, high: int | None) -> str:
+    if not isinstance(inner, (Lexeme, Ref)) or " " in text or "::" in text:
+        text = f"({text})"
+    if (low, high) == (1, 1):
+        return text
+    if (low, high) == (0, 1):
+        return text + "?"
+    if high is None and low < 2:
+        return text + "*+"[low]
+    return text + f"{{{low},{'' if high is None else high}}}"

@@ -89,12 +89,21 @@ class Terms:
             return unit
         if len(parts) == 1:
             return next(iter(parts.values()))
+        key = tuple(sorted(parts))
+        known = self._terms.get((kind, key))
+        if known is not None:
+            return known
         if any(p.kind == "not" and p.args.id in parts for p in parts.values()):
-            return zero
-        if kind == "all" and sum(p.kind == "const" for p in parts.values()) > 1:
-            return self.false
-        ordered = tuple(parts[i] for i in sorted(parts))
-        return self._intern(kind, tuple(p.id for p in ordered), ordered)
+            return self._alias(kind, key, zero)
+        if kind == "all" and [p.kind for p in parts.values()].count("const") > 1:
+            return self._alias(kind, key, self.false)
+        return self._intern(kind, key, tuple([parts[i] for i in key]))
+
+    def _alias(self, kind: str, key: Any, term: Term) -> Term:
+        """Remember what a combination comes to."""
+        self._budget.spend()
+        self._terms[kind, key] = term
+        return term
 
     def _intern(self, kind: str, key: Any, args: Any) -> Term:
         term = self._terms.get((kind, key))

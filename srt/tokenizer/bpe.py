@@ -79,6 +79,8 @@ WORD_REGEXES: Mapping[str, tuple[str, ...]] = {
 # new word, whatever stands before or after: no alternative goes on from a line feed to a letter, and
 # the one that looks ahead sees no more than the next character.
 LINE_CUT = re.compile(r"(?<=\S\n)(?=[A-Za-z])")
+LONG_TEXT = 2000
+"""Characters that take about half a millisecond."""
 _ALIASES = {
     "phi-2": "gpt-2",
     "olmo": "gpt-2",
@@ -190,7 +192,12 @@ class BytePairTokenizer(PieceTokenizer):
         return json.dumps(data, ensure_ascii=False)
 
     def _encode_ordinary(self, text: str, *, at_start: bool) -> list[int]:
-        ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        if len(text) > LONG_TEXT:
+            # The library keeps the interpreter lock for one text, and gives it up for a batch.
+            (found,) = self._library.encode_batch([text], add_special_tokens=False)
+        else:
+            found = self._library.encode(text, add_special_tokens=False)
+        ids: list[int] = found.ids
         return ids
 
 

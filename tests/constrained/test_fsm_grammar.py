@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from typing import Any
@@ -21,7 +22,7 @@ from support.grammar_walk import (
     walk,
 )
 
-from stolon.constrained import GrammarCompiler, GrammarSpec, MaskPool, Vocabulary
+from stolon.constrained import Grammar, GrammarCompiler, GrammarSpec, MaskPool, Vocabulary
 from stolon.constrained.fsm import FsmGrammar, FsmMatcher, compile_fsm, grammar
 from stolon.constrained.llg import LlgGrammar
 from stolon.constrained.regex import parse_regex
@@ -132,6 +133,28 @@ def test_if_the_other_engine_refuses_it_is_an_error_state() -> None:
     assert not matcher.accepting
     assert matcher.forced() == []
     assert matcher.shortest() is None
+
+
+def test_the_other_engine_is_made_ready_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "LARGE", 4_000)
+    other = compiled("lark", 'start: "a"')
+    threads: queue.Queue[threading.Thread] = queue.Queue()
+
+    def compile_other() -> Grammar:
+        threads.put(threading.current_thread())
+        return other
+
+    pattern = parse_regex("[ab]*a[ab]{8}")
+    found = compile_fsm(pattern, VOCABULARY, MaskPool(VOCABULARY.size), compile_other)
+    assert found is not None
+    for text in ("ab" * 30, "aab" * 20, "abbb" * 15):
+        matcher = found.start()
+        for byte in text.encode():
+            assert matcher.mask().allows(byte)
+            assert matcher.accept(byte)
+    assert threads.get(timeout=10) is not threading.current_thread()
+    assert found.other() is other
+    assert threads.empty()
 
 
 @each_module
