@@ -117,6 +117,7 @@ class OpenAI(RemoteBackend):
             )
         self.dialect = name
         self._is_chat = is_chat_model
+        self.sends_messages = is_chat_model is not False
         self._select = select
 
     async def aclose(self) -> None:

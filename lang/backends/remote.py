@@ -69,7 +69,12 @@ class RemoteBackend(ABC):
     """An EngineClient for a server that generates text after text or messages.
 
     Ids of tokens are letters of the branch's transcript (`transcript.py`), not the server's.
+
+    Attributes:
+        sends_messages: the server writes roles itself, so programs can't choose a chat template.
     """
+
+    sends_messages = True
 
     def __init__(self, model: str, row: Dialect, *, chat_template: Any) -> None:
         self.row = row
