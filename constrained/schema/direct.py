@@ -90,7 +90,7 @@ def _without_annotations(document: Any, schemas: set[Path]) -> Any:
             return [copied(item, (*path, i)) for i, item in enumerate(value)]
         if not isinstance(value, dict):
             return value
-        kept = value.items()
+        kept = list(value.items())
         if path in schemas:
             kept = [(k, v) for k, v in kept if k in KNOWN or (*path, k) in needed]
         elif path and path[-1] in _DEFINITIONS and path[:-1] in schemas:
