@@ -138,7 +138,8 @@ class StepCost:
             self._covariance = (1 - weight) * (self._covariance + weight * more * later)
 
     def growth(self, rows: int) -> float:
-        """The time of one more row, as a share of the time of a step of `rows` rows."""
+        """The time of one more row, as a share of the time of a step of `rows` rows, at least one."""
+        rows = max(rows, 1)
         if not self._steps:
             return 1 / (rows + PRIOR_BASE)
         prior = self._time / (self._rows + PRIOR_BASE)

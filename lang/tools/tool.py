@@ -71,7 +71,10 @@ class Tool:
 
 
 def tool(
-    function: Callable[..., Any], *, name: str | None = None, description: str | None = None
+    function: Callable[..., Any] | Tool,
+    *,
+    name: str | None = None,
+    description: str | None = None,
 ) -> Tool:
     """A tool from a Python function or a program: its signature becomes the schema of the arguments.
 

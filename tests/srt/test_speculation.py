@@ -327,6 +327,14 @@ def test_the_cost_of_a_row_is_learned(growth: Any) -> None:
     assert growth(cost, 8) < 0.03
 
 
+def test_a_step_of_no_rows_has_a_cost(growth: Any) -> None:
+    """Also where a step takes as long as its rows do."""
+    cost = StepCost()
+    for rows in range(1, 100):
+        cost.observe(rows, 0.001 * rows)
+    assert 0 < growth(cost, 0) <= 1
+
+
 def test_rates_follow_what_happens() -> None:
     parent = Rates()
     child = Rates(parent)
