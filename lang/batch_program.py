@@ -53,7 +53,7 @@ def batch_program(
     with located:
         options = SamplingOptions.take(sampling, ())
     if sampling:
-        names = {"batch", "generator_style", *BATCH_NAMES, *known} - {"stream"}
+        names = {"batch_kwargs", "generator_style", *BATCH_NAMES, *known} - {"stream"}
         raise unexpected(caller, next(iter(sampling)), names)
     engine = backend or default_backend()
 

@@ -153,7 +153,7 @@ def matched_template(model_path: str) -> ChatTemplate | None:
     return None
 
 
-def _check(template: ChatTemplate) -> None:
+def _check(template: Any) -> None:
     for name in ("name", "image_token", "audio_token"):
         if not isinstance(getattr(template, name), str):
             _refuse(name, "a string", getattr(template, name))

@@ -68,13 +68,15 @@ class CompiledFunction:
         """`Function.arun`."""
         return await self.function.arun(*args, **self._with_backend(kwargs))
 
-    def run_batch(self, batch: Iterable[Any], **kwargs: Any) -> Any:
+    def run_batch(self, batch_kwargs: Iterable[Any], **kwargs: Any) -> Any:
         """`Function.run_batch`."""
-        return self.function.run_batch(batch, **self._with_backend(kwargs))
+        return self.function.run_batch(batch_kwargs, **self._with_backend(kwargs))
 
-    def arun_batch(self, batch: Iterable[Any] | AsyncIterable[Any], **kwargs: Any) -> AsyncBatch:
+    def arun_batch(
+        self, batch_kwargs: Iterable[Any] | AsyncIterable[Any], **kwargs: Any
+    ) -> AsyncBatch:
         """`Function.arun_batch`."""
-        return self.function.arun_batch(batch, **self._with_backend(kwargs))
+        return self.function.arun_batch(batch_kwargs, **self._with_backend(kwargs))
 
     def print_graph(self) -> None:
         """Print the plan."""

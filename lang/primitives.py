@@ -209,7 +209,7 @@ def separate_reasoning(expr: Any = None, model_type: str | None = None) -> Expr:
 
     Args:
         expr: a `gen`, a `select`, or several of them with text between.
-        model_type: the family whose markers are looked for: ``deepseek-r1``, ``qwen3``, ``gpt-oss`` and others.
+        model_type: the family whose markers are looked for, as ``deepseek-r1``, ``qwen3`` or ``gpt-oss``.
 
     Raises:
         InvalidRequest: for a family that is not known, listing those that are.

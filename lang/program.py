@@ -119,21 +119,21 @@ class Function:
 
     @overload
     def run_batch(
-        self, batch: Iterable[Any], *, as_completed: Literal[True], **kwargs: Any
+        self, batch_kwargs: Iterable[Any], *, as_completed: Literal[True], **kwargs: Any
     ) -> Iterator[tuple[int, ProgramState]]: ...
     @overload
     def run_batch(
-        self, batch: Iterable[Any], *, generator_style: Literal[True], **kwargs: Any
+        self, batch_kwargs: Iterable[Any], *, generator_style: Literal[True], **kwargs: Any
     ) -> Iterator[ProgramState]: ...
     @overload
     def run_batch(
-        self, batch: Iterable[Any], *, return_exceptions: Literal[True], **kwargs: Any
+        self, batch_kwargs: Iterable[Any], *, return_exceptions: Literal[True], **kwargs: Any
     ) -> list[ProgramState | Exception]: ...
     @overload
-    def run_batch(self, batch: Iterable[Any], **kwargs: Any) -> list[ProgramState]: ...
+    def run_batch(self, batch_kwargs: Iterable[Any], **kwargs: Any) -> list[ProgramState]: ...
     def run_batch(
         self,
-        batch: Iterable[Any],
+        batch_kwargs: Iterable[Any],
         *,
         backend: EngineClient | None = None,
         seed: int | None = None,
@@ -152,7 +152,7 @@ class Function:
         """Run the program once per item, many at a time; states come in the order of the items.
 
         Args:
-            batch: dicts of arguments, or tuples or lists of positional ones, from any iterable. It is
+            batch_kwargs: dicts of arguments, or tuples or lists of positional ones, from any iterable. It is
                 pulled from as places become free, in the calling thread.
             seed: item i runs with a seed derived from this one and i. Drawn if None.
             num_threads, concurrency: two names of one thing: programs running at once. "auto" begins
@@ -166,7 +166,7 @@ class Function:
                 done; its attribute ``results`` is the list with the states that are finished, the
                 exceptions, and None for items that never began. Its notes, and the ``where`` of a
                 StolonError, name the item.
-            generator_style: yield states in order as they come due, and keep none; `batch` may be
+            generator_style: yield states in order as they come due, and keep none; `batch_kwargs` may be
                 endless. At most as many items are ahead as may run at once.
             as_completed: the same, but yield (index, state) as they are finished.
             checkpoint: a JSON Lines file. Every item that ends is appended to it at once. The same
@@ -197,12 +197,12 @@ class Function:
         with located:
             options = BatchOptions.of(given)
         program = batch_program(self, "run_batch", sampling, backend, known=_RUN_ARGUMENTS)
-        plan = BlockingBatch(program, batch, options, seed)
+        plan = BlockingBatch(program, batch_kwargs, options, seed)
         return plan.stream() if generator_style or as_completed else plan.collect()
 
     def arun_batch(
         self,
-        batch: Iterable[Any] | AsyncIterable[Any],
+        batch_kwargs: Iterable[Any] | AsyncIterable[Any],
         *,
         backend: EngineClient | None = None,
         seed: int | None = None,
@@ -211,14 +211,14 @@ class Function:
         """`run_batch` on the running loop: ``await`` it for the list, or iterate over it.
 
         ``async for index, state in fn.arun_batch(items)`` yields in order, with ``as_completed=True``
-        as items are finished, and keeps no states. `batch` may be an async iterable, too. Arguments
+        as items are finished, and keeps no states. `batch_kwargs` may be an async iterable, too. Arguments
         are those of `run_batch` but for ``generator_style``. Cancelling it, or leaving the iteration,
         aborts what runs.
         """
         with located:
             options = BatchOptions.take(arguments)
         program = batch_program(self, "arun_batch", arguments, backend, known=_RUN_ARGUMENTS)
-        return AsyncBatch(program, batch, options, seed)
+        return AsyncBatch(program, batch_kwargs, options, seed)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """With the state of another program first: run the body there; the result is the body's.

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from stolon.srt.sampling import draw_key, token_uniforms
-from stolon.srt.seeds import derive_seed
 from stolon.srt.sampling.rng import philox
+from stolon.srt.seeds import derive_seed
 
 
 def uniform(seed: int, sample: int, position: int, token: int = 7) -> float:
