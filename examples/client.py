@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 
-import httpx
-from openai import APIConnectionError, OpenAI, OpenAIError
+from _frame import frame
+from openai import OpenAI, OpenAIError
+
+import stolon as sl
+from stolon.errors import BackendError
 
 SCHEMA = {
     "type": "object",
@@ -31,37 +30,18 @@ SCHEMA = {
 }
 
 
-@contextlib.contextmanager
-def spawned(model: str) -> Iterator[str]:
-    """A server on a free port for as long as the block runs; yields its base URL."""
-    command = [sys.executable, "-m", "stolon.cli", "serve", "--port", "0", "--model", model]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            # The server prints its address once it is ready, or ends.
-            for line in server.stdout or ():
-                found = re.search(r"http://\S+", line)
-                if found:
-                    yield found.group()
-                    break
-            else:
-                # It has said why on stderr.
-                print(f"client: error: the server ended with {server.wait()}", file=sys.stderr)
-                raise SystemExit(2)
-        finally:
-            server.terminate()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
     where.add_argument("--spawn", action="store_true", help="start a server and stop it")
-    parser.add_argument("--model", default="smollm2-135m", help="for --spawn")
     parser.add_argument("--api-key", default="none")
     args = parser.parse_args()
-    server = spawned(args.model) if args.spawn else contextlib.nullcontext(args.base_url)
-    with server as url, OpenAI(base_url=url, api_key=args.api_key) as client:
-        talk(client)
+    with contextlib.ExitStack() as stack:
+        url = args.base_url
+        if args.spawn:
+            url = stack.enter_context(sl.Runtime()).url + "/v1"
+        talk(stack.enter_context(OpenAI(base_url=url, api_key=args.api_key)))
 
 
 def talk(client: OpenAI) -> None:
@@ -98,16 +78,9 @@ def talk(client: OpenAI) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except APIConnectionError:
-        print(
-            "client: error: no server answers there (run `stolon serve`, or give --spawn)",
-            file=sys.stderr,
-        )
-        sys.exit(2)
-    except (OpenAIError, httpx.InvalidURL, OSError) as error:
-        print(f"client: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with frame():
+        try:
+            main()
+        except OpenAIError as error:
+            hint = "run `stolon serve`, or give --spawn"
+            raise BackendError(str(error), hint=hint) from error

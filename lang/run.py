@@ -59,6 +59,12 @@ class ProgramRun:
         streaming: bool = False,
         is_async: bool = False,
     ) -> None:
+        if isinstance(client, str):
+            raise InvalidRequest(
+                f"{client!r} is an address, not a backend",
+                param="backend",
+                hint=f"connect to it once: backend=sl.connect({client!r})",
+            )
         self.name = name
         self.client = client
         self.options = options

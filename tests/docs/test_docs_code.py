@@ -1,8 +1,12 @@
-"""Every Python block of the README and the guide runs; ``python no-run`` ones are compiled."""
+"""Every Python block of the README and the tutorial runs.
+
+``python no-run`` ones are only compiled, and ``python mcp`` ones need the optional package mcp.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ import stolon as sl
 from stolon.srt.loaders import list_models
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = ["README.md", "docs/guide.md"]
+PAGES = ["README.md", "docs/language.md"]
 BLOCK = re.compile(r"^```(python[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -23,7 +27,9 @@ def blocks(page: str) -> Iterator[tuple[bool, str]]:
     text = (ROOT / page).read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start(2))
-        yield found[1].strip() == "python", "\n" * line + found[2]
+        needs = found[1].removeprefix("python").strip()
+        run = not needs or (needs != "no-run" and importlib.util.find_spec(needs) is not None)
+        yield run, "\n" * line + found[2]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -50,35 +51,63 @@ def records(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+# (file, arguments, a line of the output). Those that are not here have a test of their own.
+LINES = [
+    (
+        "classify.py",
+        ["Best pancakes in town!"],
+        r"^good +by +\d+\.\d nats   Best pancakes in town!$",
+    ),
+    ("chat.py", ["Name a fruit."], r"^> Name a fruit\.\n\S.*\n\n> And one"),
+    ("tree_of_thought.py", ["--width", "2", "--keep", "1"], r"^plan 1\n  - \S.*\n  - \S"),
+    ("skeleton_of_thought.py", ["rain"], r"(## \S.*\n[^#]*){3}article +4 calls, 4 branches"),
+    ("judges.py", [], r"^originality  (poor|fair|good|excellent) +\S.*\n.*\ntogether +\S"),
+    ("self_consistency.py", ["--samples", "3"], r"^answer -?\d+, with [123] of 3 votes$"),
+    ("character.py", [], r"^[A-Z][a-z]+ of the (forest|sea|hills), (brave|shy|grim|merry)$"),
+    ("many_agents.py", ["--agents", "4", "--tries", "3"], r"^4 agents, \d+ calls, \d+\.\d s$"),
+    ("remote.py", [], r"^the same text: yes$"),
+    ("plan.py", [], r"^\{\"desk\": \d+, \"urgent\": (true|false)\}   cached 3\d\d, computed \d\d:"),
+]
+OTHERS = {"agent", "client", "extract", "mcp_tools", "rollouts", "timeline"}
+
+
+@pytest.mark.parametrize(("name", "args", "line"), LINES, ids=[name for name, _, _ in LINES])
+def test_runs(name, args, line):
+    out, _ = run(name, *args)
+    assert re.search(line, out, re.MULTILINE), out
+
+
+def test_every_example_is_tested():
+    tested = {name.removesuffix(".py") for name, _, _ in LINES} | OTHERS
+    assert tested == {path.stem for path in EXAMPLES.glob("[!_]*.py")}
+
+
+def test_timeline_is_for_perfetto(tmp_path):
+    out, _ = run("timeline.py", tmp_path / "run.json")
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert len({event["tid"] for event in events if event["ph"] == "X"}) >= 4
+    assert re.search(r"^slowest: \w+ of timeline\.py:\d+, \d+\.\d\d s$", out, re.MULTILINE)
+
+
 def test_agent():
     out, _ = run("agent.py", "What is 12 * 7?")
     tools = re.findall(r"^tool +(\w+) (\{.*?\}) -> (.*)$", out, re.MULTILINE)
     assert tools
     for tool, arguments, result in tools:
-        assert tool in ("calculate", "look_up")
-        assert list(json.loads(arguments)) == ["expression" if tool == "calculate" else "topic"]
+        names = ["left", "operator", "right"] if tool == "calculate" else ["topic"]
+        assert list(json.loads(arguments)) == names
         assert result
-    assert len(re.findall(r"^opinion ", out, re.MULTILINE)) == 2
-    assert re.search(r"^answer +\S", out, re.MULTILINE)
-    # What was said before the fork was computed once: the branches found it.
-    cached = [int(found) for found in re.findall(r"gen opinion  cached (\d+)", out)]
-    assert len(cached) == 2
-    assert min(cached) > 0
+    assert re.search(r"^answer  \S", out, re.MULTILINE)
+    assert re.search(r"^agent  2 calls, 1 branch", out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("expression", ["1 / 0", "2 **** 3", "1.1.1"])
-def test_the_agent_computes_only_arithmetic(expression):
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import agent;"
-        "print(agent.calculate(agent.Calculation(expression=sys.argv[2])))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(EXAMPLES), expression],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("error: ")
+def test_mcp_tools():
+    out, _ = run("mcp_tools.py")
+    if importlib.util.find_spec("mcp") is None:
+        assert "skipped: the package mcp is not there" in out
+        return
+    assert out.startswith("tools   count_words, shout\n")
+    assert re.search(r"^called  (count_words|shout) \{\"text\": ", out, re.MULTILINE)
 
 
 def check_people(path: Path) -> list[str]:
@@ -91,58 +120,49 @@ def check_people(path: Path) -> list[str]:
     return [record["document"] for record in records(path)]
 
 
-def test_extract_skips_and_resumes(tmp_path):
+def test_extract_skips_what_can_not_be_used(tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
     for path in NOTES.glob("*.txt"):
         (notes / path.name).write_bytes(path.read_bytes())
     (notes / "08-long.txt").write_text("word " * 1000)
     out = tmp_path / "people.jsonl"
-
-    stdout, stderr = run("extract.py", notes, out, "--limit", "3")
-    assert check_people(out) == ["01-maria.txt", "02-henrik.txt"]
-    assert "2 written, 1 skipped, 0 done before" in stdout
-    assert "03-empty.txt: the file is empty" in stderr
-
-    # As after a crash in the middle of a line.
-    with out.open("a", encoding="utf-8") as file:
-        file.write('{"document": "04-ai')
-    first = out.read_text(encoding="utf-8").splitlines()[:2]
     stdout, stderr = run("extract.py", notes, out)
-    assert out.read_text(encoding="utf-8").splitlines()[:2] == first
-    assert sorted(check_people(out)) == [
+    assert check_people(out) == [
         "01-maria.txt",
         "02-henrik.txt",
         "04-aiko.txt",
         "06-amina.txt",
         "07-peter.txt",
     ]
-    assert "3 written, 3 skipped, 2 done before" in stdout
+    assert "5 written, 0 of them done before, 3 skipped" in stdout
     for name in ("03-empty.txt", "05-latin1.txt", "08-long.txt"):
         assert f"skipped {name}: " in stderr
 
 
-def test_extract_after_ctrl_c(tmp_path):
+def test_extract_goes_on_after_ctrl_c(tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
     text = (NOTES / "01-maria.txt").read_text(encoding="utf-8")
-    for i in range(200):
+    for i in range(60):
         (notes / f"{i:03}.txt").write_text(f"Entry {i}. {text}", encoding="utf-8")
-    out = tmp_path / "people.jsonl"
+    out, checkpoint = tmp_path / "people.jsonl", tmp_path / "people.jsonl.checkpoint"
     with start("extract.py", notes, out, "--at-once", "2") as process:
         deadline = time.monotonic() + 120
-        while not (out.exists() and out.stat().st_size) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            if checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > 2:
+                break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    done = check_people(out)
-    assert done == [f"{i:03}.txt" for i in range(len(done))]
-    assert 0 < len(done) < 200
-    stdout, _ = run("extract.py", notes, out, "--limit", "2")
-    assert f"2 written, 0 skipped, {len(done)} done before" in stdout
-    assert len(set(check_people(out))) == len(done) + 2
+    assert not out.exists()
+    stdout, _ = run("extract.py", notes, out)
+    found = re.search(r"60 written, (\d+) of them done before, 0 skipped", stdout)
+    assert found, stdout
+    assert 0 < int(found[1]) < 60
+    assert check_people(out) == [f"{i:03}.txt" for i in range(60)]
 
 
 def test_rollouts_are_reproducible(tmp_path):
@@ -164,7 +184,7 @@ def test_rollouts_are_reproducible(tmp_path):
 
 
 def refused(name: str, *args: object) -> str:
-    """The one line on stderr of an example that must end with 2 before it loads a model."""
+    """The one line on stderr of an example that must end with 2."""
     with start(name, *args) as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, ""), err
@@ -176,45 +196,18 @@ def refused(name: str, *args: object) -> str:
 NO_MODEL = ("--model", "no-such-model")
 
 
-@pytest.mark.parametrize("tail", [b"", b'{"docu', b'{"document":"b\xc3'])
-def test_extract_resumes_from_any_cut(tmp_path, tail):
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    (notes / "a.txt").write_text("Aiko, 28.")
-    out = tmp_path / "o.jsonl"
-    whole = '{"document":"a.txt","note":"é\u2028"}\n'.encode()
-    out.write_bytes(whole + tail)
-    # All is done, so that no model is loaded.
-    stdout, _ = run("extract.py", notes, out, *NO_MODEL)
-    assert stdout == "0 written, 0 skipped, 1 done before\n"
-    assert out.read_bytes() == whole
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [(b'{"a": 1}\n', 1), (b'{"document": "a"}\n[1]\n', 2), (b"\xff\n", 1), (b"my diary", 1)],
-)
-def test_extract_leaves_a_foreign_file_alone(tmp_path, content, line):
-    out = tmp_path / "o.jsonl"
-    out.write_bytes(content)
-    assert f"[at line {line}]" in refused("extract.py", NOTES, out, *NO_MODEL)
-    assert out.read_bytes() == content
-
-
 def test_mistakes_are_one_line(tmp_path):
     missing = tmp_path / "none"
     out = tmp_path / "o.jsonl"
     assert "is not a folder" in refused("extract.py", missing, out, *NO_MODEL)
     assert "is not a folder" in refused("extract.py", NOTES, missing / "o", *NO_MODEL)
     assert "is not a folder" in refused("rollouts.py", missing / "o", *NO_MODEL)
-    assert "holds no .txt" in refused("extract.py", tmp_path, out, *NO_MODEL)
-    assert not out.exists()
     assert "no-such-model" in refused("agent.py", *NO_MODEL)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
-    "option",
-    [("--samples", 0), ("--samples", 129), ("--groups", 0), ("--temperature", "nan"), NO_MODEL],
+    "option", [("--samples", 129), ("--groups", 0), ("--temperature", "nan"), NO_MODEL]
 )
 def test_rollouts_keep_an_older_output(tmp_path, option):
     out = tmp_path / "o.jsonl"
@@ -230,18 +223,6 @@ def test_client_without_a_server():
         port = taken.getsockname()[1]
         line = refused("client.py", "--base-url", f"http://127.0.0.1:{port}/v1")
     assert "--spawn" in line
-
-
-def test_ctrl_c_while_the_model_is_loaded(tmp_path):
-    out = tmp_path / "o.jsonl"
-    with start("extract.py", NOTES, out) as process:
-        deadline = time.monotonic() + 60
-        while not out.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
 
 
 def test_client_with_its_own_server():

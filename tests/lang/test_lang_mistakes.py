@@ -488,3 +488,9 @@ def test_errors_of_the_body_carry_the_state_too() -> None:
     )
     assert isinstance(results[0], StolonError)
     assert results[0].state["a"] == "ok"
+
+
+def test_an_address_is_no_backend() -> None:
+    with pytest.raises(InvalidRequest, match="is an address") as caught:
+        profile.run("x", backend="http://host:8000")
+    assert "sl.connect('http://host:8000')" in str(caught.value.hint)
