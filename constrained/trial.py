@@ -167,7 +167,11 @@ class Trial:
         if code == -signal.SIGABRT:  # how Rust ends when it gets no memory
             return self._too_big(spec)
         if code in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL):
-            return GrammarError(f"the {spec.kind} crashes the grammar engine")
+            # A stack that gets no memory to grow into ends like this, too.
+            return GrammarError(
+                f"the {spec.kind} crashes the grammar engine, or takes more than "
+                f"{self._limits.trial_bytes >> 20} MiB"
+            )
         return InternalError("the process that tries costly grammars died", hint="try again")
 
     def _too_slow(self, spec: GrammarSpec) -> NotCached:
