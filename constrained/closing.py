@@ -82,13 +82,14 @@ class Closer:
             path = self._spell(matcher.fork(), self._join(tokens), limit)
             if path is not None:
                 return path
-        for tokens in Search(self._table, matcher, nodes).ways():
+        search = Search(self._table, matcher, nodes)
+        for tokens in search.ways():
             if len(tokens) <= limit:
                 return tokens
             path = self._spell(matcher.fork(), self._join(tokens), limit)
             if path is not None:
                 return path
-        return None
+        return search.filled(limit)
 
     def _join(self, tokens: list[int]) -> bytes:
         return b"".join([self._table.token_bytes[token] for token in tokens])

@@ -65,7 +65,9 @@ class CompileCache:
             return future.result()
         except GrammarError as error:
             # A fresh copy: one exception object must not collect the tracebacks of many requests.
-            raise type(error)(error.message, where=error.where, hint=error.hint) from None
+            raise type(error)(
+                error.message, param=error.param, where=error.where, hint=error.hint
+            ) from None
 
     def peek(self, key: Key) -> Grammar | None:
         """What `get` would return, or raise, without making or waiting for it; else None."""

@@ -83,6 +83,11 @@ class ClosingTable:
             known = self._options[mask.id] = self._order(mask)
         return known
 
+    def longest(self, mask: Mask) -> int | None:
+        """The longest token of a mask; None where it has no token but the end."""
+        ids = self.options(mask).ids
+        return max(ids, key=lambda id: len(self.token_bytes[id]), default=None)
+
     def _order(self, mask: Mask) -> Options:
         allowed = self._bytes[mask.which(self._ids)].tolist()
         many = len(allowed) > FEW
@@ -129,6 +134,20 @@ class Search:
         while best is not None:
             yield best.tokens
             best = self._improve(best, tried)
+
+    def filled(self, limit: int) -> list[int] | None:
+        """At most `limit` tokens to an end, each the longest: for text that must have some length."""
+        matcher = self._root.fork()
+        tokens: list[int] = []
+        while not matcher.accepting:
+            step = matcher.forced()
+            if not step:
+                longest = self._table.longest(matcher.mask())
+                step = [] if longest is None else [longest]
+            if not step or len(tokens) + len(step) > limit or not all(map(matcher.accept, step)):
+                return None
+            tokens += step
+        return tokens
 
     def _improve(self, best: _Found, tried: set[tuple[int, ...]]) -> _Found | None:
         """A shorter way that leaves `best` at one turn; those with little to choose from first."""

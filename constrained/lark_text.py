@@ -26,8 +26,24 @@ _SCAN = re.compile(
 )
 
 
+_GBNF_RULE = re.compile(
+    r"""  "(?:[^"\\]|\\.)*" | \[(?:[^\]\\]|\\.)*\] | \#[^\n]*
+    | (?P<rule>[\w-]+)\s*::=""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
 def gbnf_to_lark(text: str) -> str:
     """GBNF (llama.cpp's EBNF, start rule ``root``) as Lark. Raises GrammarError."""
+    rules: set[str] = set()
+    for found in _GBNF_RULE.finditer(text):
+        rule = found["rule"]
+        if rule in rules:
+            # The translation would drop the first one.
+            where = f"offset {found.start()}"
+            raise GrammarError(f"the EBNF defines the rule {rule!r} twice", where=where)
+        if rule:
+            rules.add(rule)
     try:
         lark: str = any_to_lark(text)
     except RecursionError:

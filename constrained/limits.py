@@ -60,10 +60,7 @@ class CompileLimits:
 
 def check_size(spec: GrammarSpec, prefix: bytes, limits: CompileLimits) -> None:
     """Refuse text that is too long, or has no UTF-8 form. Raises GrammarError."""
-    try:
-        size = len(spec.text.encode())
-    except UnicodeEncodeError:
-        raise GrammarError(f"the {spec.kind} text holds half of a surrogate pair") from None
+    size = _bytes(spec.text, f"{spec.kind} text")
     whole = spec.kind in ("json_schema", "choice", "structural_tag")
     bound = limits.text_bytes if whole else limits.pattern_bytes
     if size > bound:
@@ -72,9 +69,21 @@ def check_size(spec: GrammarSpec, prefix: bytes, limits: CompileLimits) -> None:
         )
     if spec.kind == "json_object" and spec.text:
         raise GrammarError("json_object takes no text", hint="use json_schema for a schema")
-    for name, length in (("prefix", len(prefix)), ("after", 4 * len(spec.after))):
+    lengths = {"prefix": len(prefix), "after": _bytes(spec.after, "after text", param="after")}
+    for name, length in lengths.items():
         if length > limits.prefix_bytes:
-            raise GrammarError(f"the {name} has up to {length:,} bytes")
+            raise GrammarError(
+                f"the {name} text has {length:,} bytes",
+                param=name,
+                hint=f"the limit is {limits.prefix_bytes:,}",
+            )
+
+
+def _bytes(text: str, name: str, param: str | None = None) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise GrammarError(f"the {name} holds half of a surrogate pair", param=param) from None
 
 
 # A longer text is costly by its length alone. Nine of ten schemas in use are shorter than 6 kB.

@@ -227,7 +227,10 @@ class _Grammar:
                 for later in sources:
                     source = later
         except GrammarError as error:
-            error.where = where + (error.where or "").replace("#", "")
+            inner = (error.where or "").replace("#", "")
+            if not inner.startswith("/"):
+                inner = inner and f", {inner}"
+            error.where = where + ("" if inner == "/" else inner)
             raise
         given = json.loads(source)
         self._dropped += [where + pointer for pointer in given.get("dropped", ())]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,10 +26,12 @@ from stolon.srt.protocol import (
     Gen,
     GrammarSpec,
     Request,
+    Sampling,
     Segment,
     Select,
     Text,
     Tokens,
+    check_types,
 )
 from stolon.srt.stop_regex import StopRegex
 from stolon.srt.tokenizer import Tokenizer
@@ -36,6 +39,7 @@ from stolon.srt.tokenizer import Tokenizer
 CONTEXT_HINT = (
     "shorten it; the limit is the smallest of context_length, kv_tokens and the model's own context"
 )
+_PLAIN = Sampling()
 SHARED_TOKENS = 16
 """A sibling is held back if waiting saves at least this many tokens of prefill."""
 
@@ -176,6 +180,7 @@ class Admission:
         self._compiler.close()
 
     def _check(self, request: Request) -> None:
+        check_types(msgspec.structs.replace(request, segments=[]))
         if not 1 <= request.n <= MAX_SAMPLES:
             raise InvalidRequest(
                 f"n must be between 1 and {MAX_SAMPLES}, not {request.n}", param="n"
@@ -198,6 +203,7 @@ class Admission:
     def _check_segment(self, segment: Segment) -> None:
         vocab = self._tokenizer.vocab_size
         if isinstance(segment, Text):
+            check_types(segment)
             # Checked before tokenising: a text this long can't fit whatever its tokens are.
             if len(segment.text) > self._context_length * self._longest_token:
                 raise ContextLengthExceeded(
@@ -212,6 +218,7 @@ class Admission:
                     f"token id {token} is outside the vocabulary of {vocab}", param="input_ids"
                 )
         elif isinstance(segment, Gen):
+            check_types(msgspec.structs.replace(segment, sampling=_PLAIN))
             segment.sampling.validate(vocab)
             if segment.logprobs and not 0 <= segment.logprobs.top <= MAX_TOP_LOGPROBS:
                 raise InvalidRequest(
@@ -223,6 +230,7 @@ class Admission:
 
     @staticmethod
     def _check_select(select: Select) -> None:
+        check_types(select)
         select.validate()
         if not 1 <= len(select.choices) <= MAX_CHOICES:
             raise InvalidRequest(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from operator import index
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 from uuid import uuid4
 
 from stolon.constrained import GrammarKind, GrammarSpec
@@ -112,6 +112,9 @@ def build_request(prompt: object, input_ids: object, options: GenerateOptions) -
         )
     if (prompt is None) == (input_ids is None):
         raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
+    want_prompt = options.get("prompt_logprobs")
+    if want_prompt is not None:
+        _integer(want_prompt, "prompt_logprobs")
     known: Segment
     if prompt is None:
         known = Tokens(_token_ids(input_ids))
@@ -123,13 +126,12 @@ def build_request(prompt: object, input_ids: object, options: GenerateOptions) -
             param="prompt",
             hint="give token ids as input_ids",
         )
-    want_prompt = options.get("prompt_logprobs")
     gen = Gen(sampling=_sampling(options), grammar=_grammar(options), logprobs=_logprobs(options))
     return Request(
         rid=uuid4().hex,
         segments=[known, gen],
         n=_integer(options.get("n", 1), "n"),
-        salt=options.get("salt", ""),
+        salt=_text(options.get("salt") or "", "salt"),
         prompt_logprobs=None if want_prompt is None else PromptLogprobs(start=want_prompt),
     )
 
@@ -145,24 +147,35 @@ def _token_ids(input_ids: object) -> list[int]:
 
 def _sampling(options: GenerateOptions) -> Sampling:
     fields: dict[str, Any] = {k: v for k, v in options.items() if k in _SAMPLING_FIELDS}
-    for name in ("stop", "stop_regex"):
+    for name in ("stop", "stop_regex", "stop_token_ids"):
         if name in fields:
             value = fields[name]
-            fields[name] = (value,) if isinstance(value, str) else tuple(value or ())
-    if "stop_token_ids" in fields:
-        fields["stop_token_ids"] = tuple(fields["stop_token_ids"] or ())
+            one = isinstance(value, str) and name != "stop_token_ids"
+            fields[name] = (value,) if one else tuple(_several(value, name) if value else ())
     return Sampling(seed=options.get("seed"), **fields)
 
 
 def _logprobs(options: GenerateOptions) -> LogprobSpec | None:
-    top = options.get("top_logprobs_num", 0)
-    if not options.get("return_logprob", top > 0):
-        if top:
-            raise InvalidRequest(
-                "top_logprobs_num needs return_logprob=True", param="top_logprobs_num"
-            )
+    top = _integer(options.get("top_logprobs_num") or 0, "top_logprobs_num")
+    mode = options.get("logprob_mode")
+    if mode not in (None, *get_args(LogprobMode)):
+        known = ", ".join(get_args(LogprobMode))
+        raise InvalidRequest(
+            f"logprob_mode must be one of {known}, not {mode!r}", param="logprob_mode"
+        )
+    wanted = options.get("return_logprob")
+    if wanted is None:
+        wanted = top > 0
+    if not isinstance(wanted, bool):
+        raise InvalidRequest(
+            f"return_logprob must be True or False, not {wanted!r}", param="return_logprob"
+        )
+    if not wanted:
+        for name in ("top_logprobs_num", "logprob_mode"):
+            if options.get(name):
+                raise InvalidRequest(f"{name} needs return_logprob=True", param=name)
         return None
-    return LogprobSpec(top=top, mode=options.get("logprob_mode", "raw"))
+    return LogprobSpec(top=top, mode=mode or "raw")
 
 
 # Options that constrain a text, and the kinds of GrammarSpec that they are.
@@ -177,8 +190,9 @@ _CONSTRAINTS: dict[str, GrammarKind] = {
 
 
 def _grammar(options: GenerateOptions) -> GrammarSpec | None:
-    after = options.get("after", "")
-    given = [name for name in _CONSTRAINTS if name in options]
+    after = _text(options.get("after") or "", "after")
+    values: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+    given = [name for name in _CONSTRAINTS if name in values]
     if not given:
         if after:
             raise InvalidRequest(
@@ -190,11 +204,29 @@ def _grammar(options: GenerateOptions) -> GrammarSpec | None:
             f"{given[0]} and {given[1]} can't both constrain a text", param=given[1]
         )
     name = given[0]
-    value: Any = dict(options)[name]
+    value = values[name]
     if name == "choices":
-        value = list(value)
-    text = value if isinstance(value, str) else json.dumps(value)
+        value = list(_several(value, name))
+    elif name in ("regex", "ebnf", "lark"):
+        value = _text(value, name)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name} is no JSON: {error}", param=name) from None
     return GrammarSpec(kind=_CONSTRAINTS[name], text=text, after=after)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be text, not {value!r}", param=name)
+    return value
+
+
+def _several(value: object, name: str) -> Iterable[Any]:
+    """A list or another iterable, but none that only seems to be one."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{name} must be a list, not {value!r}", param=name)
+    return value
 
 
 def _integer(value: object, name: str) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Literal
+from uuid import UUID
 
 import msgspec
 
@@ -95,10 +97,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def validate(self, vocab_size: int) -> None:
         """Raise InvalidRequest that names the first field of a wrong type or out of range."""
-        try:
-            msgspec.convert(msgspec.to_builtins(self), Sampling)
-        except (msgspec.ValidationError, TypeError) as error:
-            raise _wrong_type(str(error)) from error
+        check_types(self)
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is None:
@@ -127,6 +126,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     raise InvalidRequest(
                         f"each {name} must have 1 to {MAX_STOP_CHARS} characters", param=name
                     )
+                if _SURROGATE.search(value):
+                    raise InvalidRequest(
+                        f"{name} holds half of a surrogate pair, which no text does", param=name
+                    )
         if len(self.stop_token_ids) > MAX_LOGIT_BIAS:
             raise InvalidRequest(
                 f"stop_token_ids takes at most {MAX_LOGIT_BIAS} entries", param="stop_token_ids"
@@ -146,15 +149,48 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise InvalidRequest("logit_bias values must be finite", param="logit_bias")
 
 
+# Values of these types are no text, though msgspec writes them as text.
+_NO_TEXT = (bytes, bytearray, UUID, Decimal)
+
+
+def check_types(message: msgspec.Struct) -> None:
+    """Raise InvalidRequest that names the first field of a wrong type, as one built in Python may have."""
+    try:
+        plain = msgspec.to_builtins(message, builtin_types=_NO_TEXT)
+        msgspec.convert(plain, type(message), builtin_types=_NO_TEXT)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error)) from error
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        fields = message.__struct_fields__
+        odd = [name for name in fields if not _is_plain(getattr(message, name))]
+        name = odd[0] if odd else type(message).__name__
+        raise InvalidRequest(f"{name} can't be read: {error}", param=name) from error
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value consists of what JSON has."""
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, UnicodeEncodeError, RecursionError):
+        return False
+    except OverflowError:  # a number, however large
+        pass
+    return True
+
+
 def _wrong_type(message: str) -> InvalidRequest:
     """What msgspec says about a value of a wrong type, with the field in front."""
-    field = re.search(r"\$\.(\w+)", message)
-    types = re.match(r"Expected `(.+?)`, got `(.+?)`", message)
-    if field is None or types is None:
+    found = re.search(r"\$\.((\w+)[\w.]*)", message)
+    if found is None:
         return InvalidRequest(message)
-    return InvalidRequest(f"{field[1]} must be {types[1]}, not {types[2]}", param=field[1])
+    path, field = found[1], found[2]
+    types = re.match(r"Expected `(.+?)`, got `(.+?)`", message)
+    if types is None:
+        return InvalidRequest(f"{path}: {message.partition(' - at ')[0]}", param=field)
+    return InvalidRequest(f"{path} must be {types[1]}, not {types[2]}", param=field)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _BIG = 2**31 - 1
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_tokens", 0, _BIG),

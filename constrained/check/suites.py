@@ -52,7 +52,7 @@ def jsts_cases(
     for path in _files(folder, "**/*.json" if optional else "*.json"):
         stem = str(path.relative_to(folder).with_suffix(""))
         groups = _read(path)
-        if not isinstance(groups, list):
+        if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
             raise InvalidRequest("this is no file of the JSON-Schema-Test-Suite", where=str(path))
         cases += [
             _schema_case(f"{stem}: {_text(group, 'description')}", group, name, path, whitespace)
@@ -83,8 +83,16 @@ def regex_cases(folder: Path) -> list[Case]:
         stem = str(path.relative_to(folder).with_suffix(""))
         if stem == "regex-lite":
             continue
-        for entry in _read(path).get("test", []):
-            verdict = _full_match(entry)
+        entries = _read(path).get("test", [])
+        if not isinstance(entries, list):
+            raise InvalidRequest("'test' must be a list of tables", where=str(path))
+        for entry in entries:
+            try:
+                verdict = _full_match(entry)
+            except (AttributeError, KeyError, IndexError, TypeError):
+                raise InvalidRequest(
+                    "this is no test of the regex crate", where=str(path)
+                ) from None
             if verdict is not None:
                 instance = Instance("haystack", entry["haystack"], verdict)
                 cases.append(
@@ -130,14 +138,24 @@ def _schema_case(name: str, entry: Any, draft: str | None, path: Path, whitespac
         raise InvalidRequest("this file has no 'schema'", where=str(path))
     item, key = _SEPARATORS[whitespace]
     instances = []
-    for test in entry.get("tests", []):
+    tests = entry.get("tests", [])
+    if not isinstance(tests, list) or not all(map(_is_test, tests)):
+        raise InvalidRequest(
+            "'tests' must be a list of objects with 'data' and a true or false 'valid'",
+            where=str(path),
+        )
+    for test in tests:
         text = json.dumps(test["data"], ensure_ascii=False, separators=(item, key))
         if not _encodable(text):
             text = json.dumps(test["data"], separators=(item, key))
-        instances.append(Instance(_text(test, "description"), text, bool(test["valid"])))
+        instances.append(Instance(_text(test, "description"), text, test["valid"]))
     return Case(
         name=name, kind="json_schema", schema=entry["schema"], instances=instances, draft=draft
     )
+
+
+def _is_test(test: Any) -> bool:
+    return isinstance(test, dict) and "data" in test and isinstance(test.get("valid"), bool)
 
 
 def _distinct(cases: list[Case]) -> list[Case]:

@@ -31,7 +31,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     triggers: Any = None
 
 
-class StructuredOutputs(msgspec.Struct, kw_only=True):
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json: Any = None
     regex: str | None = None
     choice: list[str] | None = None
@@ -39,6 +39,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True):
     json_object: bool | None = None
     structural_tag: Any = None
     disable_any_whitespace: bool | None = None
+    disable_fallback: bool | None = None  # there is nothing to fall back on
+    disable_additional_properties: bool | None = None
     whitespace_pattern: str | None = None
 
 
@@ -54,6 +56,9 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
     json_schema: Any = None
     regex: str | None = None
     ebnf: str | None = None
+    lark: str | None = None
+    structural_tag: Any = None
+    after: str | None = None
 
     def grammar(self) -> GrammarSpec | None:
         """The one constraint of the request.
@@ -81,7 +86,18 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
             found["regex"] = GrammarSpec(kind="regex", text=self.regex)
         if self.ebnf is not None:
             found["ebnf"] = GrammarSpec(kind="ebnf", text=self.ebnf)
-        return only(found)
+        if self.lark is not None:
+            found["lark"] = GrammarSpec(kind="lark", text=self.lark)
+        if self.structural_tag is not None:
+            found["structural_tag"] = structural_spec(self.structural_tag, "structural_tag")
+        spec = only(found)
+        if not self.after:
+            return spec
+        if spec is None:
+            raise InvalidRequest(
+                "after says where a constraint begins, and there is none", param="after"
+            )
+        return msgspec.structs.replace(spec, after=self.after)
 
 
 def only(found: dict[str, GrammarSpec]) -> GrammarSpec | None:
@@ -134,7 +150,23 @@ def grammar_spec(text: str) -> GrammarSpec:
     return GrammarSpec(kind="ebnf" if "::=" in text else "lark", text=text)
 
 
+_FORM_FIELDS: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": (),
+    "json_schema": ("json_schema",),
+    "structural_tag": ("format", "structures", "triggers"),
+}
+"""What each type of a response format reads besides."""
+
+
 def _of_response_format(form: ResponseFormat) -> GrammarSpec | None:
+    read = _FORM_FIELDS.get(form.type)
+    for name in ("json_schema", "format", "structures", "triggers"):
+        if read is not None and name not in read and getattr(form, name) is not None:
+            raise InvalidRequest(
+                f"response_format.{name} says nothing with the type {form.type!r}",
+                param=f"response_format.{name}",
+            )
     match form.type:
         case "text":
             return None
@@ -158,10 +190,9 @@ def _of_response_format(form: ResponseFormat) -> GrammarSpec | None:
 
 def _of_structured_outputs(form: StructuredOutputs) -> GrammarSpec:
     at = "structured_outputs"
-    if form.whitespace_pattern is not None:
-        raise InvalidRequest(
-            f"{at}.whitespace_pattern is not supported", param=f"{at}.whitespace_pattern"
-        )
+    for name in ("whitespace_pattern", "disable_additional_properties"):
+        if getattr(form, name):
+            raise InvalidRequest(f"{at}.{name} is not supported", param=f"{at}.{name}")
     whitespace: Whitespace = "compact" if form.disable_any_whitespace else "pep"
     found: dict[str, GrammarSpec] = {}
     if form.json is not None:

@@ -60,7 +60,10 @@ class OpenAIBody(ConstraintFields, kw_only=True):
     logits_processors: Any = None
     prompt_logprobs: Any = None
     return_tokens_as_token_ids: Any = None
-    structural_tag: Any = None
+    choices: Any = None
+    include_stop: Any = None
+    input_ids: Any = None
+    logprob_mode: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
 
@@ -177,7 +180,10 @@ _REFUSED = (
     "logits_processors",
     "prompt_logprobs",
     "return_tokens_as_token_ids",
-    "structural_tag",
+    "choices",
+    "include_stop",
+    "input_ids",
+    "logprob_mode",
     "truncate_prompt_tokens",
     "use_beam_search",
     "functions",

@@ -103,3 +103,25 @@ def test_what_can_not_be_read_is_named(tmp_path: Path) -> None:
         jsts_cases(tmp_path)
     with pytest.raises(InvalidRequest, match="draft"):
         jsts_cases(tmp_path, draft="draft3")
+
+
+@pytest.mark.parametrize(
+    "tests", ["zz", ["zz"], [{"valid": True}], [{"data": 1}], [{"data": 1, "valid": 3}]]
+)
+def test_tests_of_another_form_are_named(tmp_path: Path, tests: Any) -> None:
+    entry = {"schema": {}, "tests": tests}
+    for value, read in ((entry, maskbench_cases), ([entry], jsts_cases), (["zz"], jsts_cases)):
+        bad = write(tmp_path / "a.json", value)
+        with pytest.raises(InvalidRequest) as caught:
+            read(tmp_path)
+        assert caught.value.where == str(bad)
+
+
+@pytest.mark.parametrize(
+    "text", ["test = 3", "test = [3]", "[[test]]\nregex = 'a'\nhaystack = 'a'\nname = 'n'"]
+)
+def test_regexes_of_another_form_are_named(tmp_path: Path, text: str) -> None:
+    bad = write(tmp_path / "a.toml", text)
+    with pytest.raises(InvalidRequest) as caught:
+        regex_cases(tmp_path)
+    assert caught.value.where == str(bad)

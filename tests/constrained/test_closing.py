@@ -162,6 +162,15 @@ def test_far_from_the_budget_nothing_changes(name: str) -> None:
         assert closing[: len(plain)] == plain
 
 
+@pytest.mark.parametrize(
+    ("pattern", "budget"), [("[a-z]{12}", 4), ("[a-z]{12}", 5), ("x:[a-z]{6};[a-z]{6}!", 8)]
+)
+def test_text_of_some_length_closes_with_long_tokens(pattern: str, budget: int) -> None:
+    ids, whole = generate(compiled("regex", pattern), random.Random(1), budget, closing=True)
+    assert whole, b"".join(map(token, ids))
+    assert len(ids) <= budget
+
+
 def test_what_does_not_fit_is_left_alone() -> None:
     grammar = compiled("json_schema", NESTED)
     plain, whole = generate(grammar, random.Random(3), 9, closing=False)

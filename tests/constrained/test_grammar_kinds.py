@@ -102,12 +102,18 @@ def test_bad_choices_are_refused(text: str) -> None:
         ("lark", 'foo: "a"', "start"),
         ("ebnf", "root ::= foo", "foo"),
         ("ebnf", "root ::= (", "EBNF"),
+        ("ebnf", 'root ::= a\na ::= "x"\n a  ::= "y"', "'a' twice"),
         ("json_object", "{}", "no text"),
     ],
 )
 def test_grammar_refusals(kind: str, text: str, word: str) -> None:
     with pytest.raises(GrammarError, match=word):
         compiled(kind, text)
+
+
+def test_what_only_looks_like_a_rule_is_none() -> None:
+    text = 'root ::= "a ::= " [^a ::=] # root ::= b\n'
+    assert compiled("ebnf", text) is not None
 
 
 def test_a_terminal_without_end_does_not_hang() -> None:

@@ -138,6 +138,20 @@ def test_what_is_wrong_is_refused_with_its_place(given: Any, where: str) -> None
     assert (refused.value.where or "").startswith(where)
 
 
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        ({"type": "regex", "pattern": "a("}, "/format/pattern, offset 1"),
+        ({"type": "json_schema", "json_schema": {"enum": 3}}, "/format/json_schema/enum"),
+        ({"type": "json_schema", "json_schema": 3}, "/format/json_schema"),
+    ],
+)
+def test_a_place_within_a_span_comes_after_the_span(part: dict[str, Any], where: str) -> None:
+    with pytest.raises(GrammarError) as refused:
+        compiled("structural_tag", {"format": part})
+    assert refused.value.where == where
+
+
 def test_best_effort_lists_what_is_left_out_of_a_span() -> None:
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     part = _format(type="json_schema", json_schema=schema)

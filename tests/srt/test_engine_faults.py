@@ -33,6 +33,9 @@ from stolon.srt.protocol import (
     Failed,
     Gen,
     GenResult,
+    GrammarSpec,
+    LogprobSpec,
+    PromptLogprobs,
     Request,
     SampleDone,
     Sampling,
@@ -84,6 +87,35 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"regex": "a", "json_schema": {}}, "json_schema"),
     ({"max_tokens": "many"}, "max_tokens"),
     ({"stop": [3]}, "stop"),
+    ({"stop": 3}, "stop"),
+    ({"stop": {"a": 1}}, "stop"),
+    ({"stop": "\ud800"}, "stop"),
+    ({"stop_regex": 1.5}, "stop_regex"),
+    ({"stop_token_ids": 3}, "stop_token_ids"),
+    ({"stop_token_ids": b"x"}, "stop_token_ids"),
+    ({"max_tokens": "\ud800"}, "max_tokens"),
+    ({"max_tokens": object()}, "max_tokens"),
+    ({"temperature": b"x"}, "temperature"),
+    ({"jump_forward": "never"}, "jump_forward"),
+    ({"regex": 5}, "regex"),
+    ({"regex": ["a"]}, "regex"),
+    ({"ebnf": b"root"}, "ebnf"),
+    ({"lark": {}}, "lark"),
+    ({"json_schema": {"const": object()}}, "json_schema"),
+    ({"structural_tag": {1, 2}}, "structural_tag"),
+    ({"choices": "abc"}, "choices"),
+    ({"choices": {"a": 1}}, "choices"),
+    ({"choices": 3}, "choices"),
+    ({"regex": "a", "after": 5}, "after"),
+    ({"regex": "a", "after": "\ud800"}, "after"),
+    ({"regex": "a", "after": "x" * 5000}, "after"),
+    ({"return_logprob": "yes"}, "return_logprob"),
+    ({"return_logprob": True, "logprob_mode": "sampled"}, "logprob_mode"),
+    ({"logprob_mode": "tempered"}, "logprob_mode"),
+    ({"return_logprob": True, "top_logprobs_num": 1.5}, "top_logprobs_num"),
+    ({"prompt_logprobs": "x"}, "prompt_logprobs"),
+    ({"prompt_logprobs": True}, "prompt_logprobs"),
+    ({"salt": [1]}, "salt"),
 ]
 
 
@@ -93,6 +125,41 @@ def test_a_bad_option_is_named(engine: Engine, options: dict[str, Any], param: s
         engine.generate("hello", **options)
     assert caught.value.param == param
     assert caught.value.message
+
+
+def test_none_is_the_default_of_every_option(engine: Engine) -> None:
+    names = ("regex", "json_schema", "choices", "ebnf", "lark", "structural_tag", "after", "stop")
+    more = ("stop_token_ids", "stop_regex", "return_logprob", "top_logprobs_num", "logprob_mode")
+    options: dict[str, Any] = dict.fromkeys((*names, *more, "prompt_logprobs", "salt"))
+    plain = engine.generate("hello", max_tokens=8, seed=1)
+    assert engine.generate("hello", max_tokens=8, seed=1, **options).text == plain.text
+    options["regex"] = "[0-9]{3}"
+    assert engine.generate("hello", max_tokens=8, seed=1, **options).text.isdigit()
+
+
+WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
+    ({"salt": [1]}, "salt"),
+    ({"salt": b"x"}, "salt"),
+    ({"n": 1.0}, "n"),
+    ({"priority": "high"}, "priority"),
+    ({"prompt_logprobs": PromptLogprobs(start="x")}, "prompt_logprobs"),  # type: ignore[arg-type]
+    ({"segments": [Text(5), Gen()]}, "text"),  # type: ignore[arg-type]
+    ({"segments": [Text("a"), Gen(grammar=GrammarSpec(kind="nope"))]}, "grammar"),  # type: ignore[arg-type]
+    ({"segments": [Text("a"), Gen(logprobs=LogprobSpec(mode="x"))]}, "logprobs"),  # type: ignore[arg-type]
+    ({"segments": [Text("a"), Select(choices=("a",), seed="x")]}, "seed"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), WRONG_TYPES, ids=lambda value: str(value)[:40])
+def test_a_request_of_wrong_types_fails_alone(
+    engine: Engine, fields: dict[str, Any], param: str
+) -> None:
+    whole: dict[str, Any] = {"rid": "r", "segments": [Text("a"), Gen(sampling=QUICK)]}
+    (failed,) = collect(engine, Request(**{**whole, **fields}))
+    assert isinstance(failed, Failed)
+    error = failed.error()
+    assert isinstance(error, InvalidRequest), error
+    assert error.param == param
 
 
 def test_prompts_that_do_not_fit(engine: Engine) -> None:

@@ -176,6 +176,11 @@ SCHEMA_SPEC = GrammarSpec(kind="json_schema", text=SCHEMA_TEXT)
 LARK = "%llguidance {}\nstart: /a/"
 
 
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+TAG_SPEC = GrammarSpec(kind="structural_tag", text=json.dumps(TAG, separators=(",", ":")))
+TAG_FORMAT = json.dumps({"format": TAG["format"]}, separators=(",", ":"))
+
+
 @pytest.mark.parametrize(
     ("fields", "spec"),
     [
@@ -215,6 +220,11 @@ LARK = "%llguidance {}\nstart: /a/"
         ({"regex": "a+"}, GrammarSpec(kind="regex", text="a+")),
         ({"ebnf": "root ::= x"}, GrammarSpec(kind="ebnf", text="root ::= x")),
         ({"json_schema": SCHEMA_TEXT}, SCHEMA_SPEC),
+        ({"lark": LARK}, GrammarSpec(kind="lark", text=LARK)),
+        ({"regex": "a+", "after": "</t>"}, GrammarSpec(kind="regex", text="a+", after="</t>")),
+        ({"structural_tag": TAG}, TAG_SPEC),
+        ({"structural_tag": TAG_SPEC.text}, TAG_SPEC),
+        ({"response_format": TAG}, GrammarSpec(kind="structural_tag", text=TAG_FORMAT)),
     ],
 )
 def test_every_dialect_of_constraints(fields, spec):
@@ -341,6 +351,21 @@ def test_context_length():
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "xml", "format": {}}}, "response_format.type"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"schema": SCHEMA}}},
+            "response_format.json_schema",
+        ),
+        ({"response_format": {"type": "json_object", "format": {}}}, "response_format.format"),
+        ({"structured_outputs": {"regex": "a", "backend": "b"}}, "structured_outputs"),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}},
+            "structured_outputs.disable_additional_properties",
+        ),
+        ({"structural_tag": {}, "regex": "a"}, "regex"),
+        ({"after": "</t>"}, "after"),
+        ({"choices": ["a", "b"]}, "choices"),
+        ({"logprob_mode": "tempered"}, "logprob_mode"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(fields, param):
