@@ -33,6 +33,14 @@ class Matcher(Protocol):
         """
         ...
 
+    def catch_up(self) -> bool:
+        """Whether the other calls answer for the whole text; False only of a matcher that may not wait.
+
+        Until then `mask` allows nothing, `forced` has nothing, and the text is not `accepting`. May
+        bring the matcher a part of the way.
+        """
+        ...
+
     @property
     def accepting(self) -> bool:
         """Whether the text so far is complete."""
@@ -57,6 +65,11 @@ class Grammar(Protocol):
 
     error: StolonError | None
 
-    def start(self) -> Matcher:
-        """A matcher at the beginning of the grammar. Takes tens of microseconds at most."""
+    def start(self, *, wait: bool = True) -> Matcher:
+        """A matcher at the beginning of the grammar. Takes tens of microseconds at most.
+
+        Args:
+            wait: whether its calls may wait for something that is compiled. If not, they never take
+                longer than a few milliseconds, and `catch_up` tells where they had to do without.
+        """
         ...

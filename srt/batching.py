@@ -61,6 +61,8 @@ class Plan:
     tries: list[TrieRows] = field(default_factory=list)
     stuck: list[Sequence] = field(default_factory=list)
     """Sequences that can't grow although they are alone: the pool is too small for them."""
+    held_back: list[Sequence] = field(default_factory=list)
+    """Sequences that wait for a grammar, with nothing to compute meanwhile."""
     batch: RaggedBatch | None = None
 
 
@@ -139,12 +141,14 @@ class Batcher:
             if seq.row < 0:
                 continue  # retracted for an earlier one
             pending = seq.pending
-            if seq.held_back and pending <= 1:
+            held_back = seq.held_back
+            if held_back and pending <= 1:
+                plan.held_back.append(seq)
                 continue
             if pending == 0 and not self._ready_for_trie(seq):
                 self._space.rewind(seq, len(seq.tokens) - 1)
                 pending = 1
-            wanted = pending if pending <= 1 else min(pending - seq.held_back, budget)
+            wanted = pending if pending <= 1 else min(pending - held_back, budget)
             if self._wants_prompt_logprobs(seq):
                 wanted = min(wanted, PROMPT_LOGPROB_ROWS)
             if wanted <= 0 and pending:

@@ -62,7 +62,7 @@ class Generator:
         seq.generation = generation = Generation(
             step,
             output,
-            step.grammar.start() if step.grammar is not None else None,
+            step.grammar.start(wait=False) if step.grammar is not None else None,
             start,
             limit,
             ends,
@@ -84,14 +84,19 @@ class Generator:
         seq.known = len(seq.tokens)
         return finish
 
-    def sampler_row(self, seq: Sequence, generation: Generation) -> SamplerRow | StolonError:
-        """How to draw the next token; an error if the grammar is at a dead end or broken."""
+    def sampler_row(self, seq: Sequence, generation: Generation) -> SamplerRow | StolonError | None:
+        """How to draw the next token; an error if the grammar is at a dead end or broken.
+
+        None if that can't be told yet: the generation is `waiting`.
+        """
         row = generation.row
         row.position = len(seq.tokens)
         if generation.restricted:
             refusal = self._restrict(generation, row)
             if refusal is not None:
                 return refusal
+            if generation.waiting:
+                return None
         return row
 
     def _restrict(self, generation: Generation, row: SamplerRow) -> StolonError | None:
@@ -103,9 +108,16 @@ class Generator:
         if generation.queued:
             mask = AllowList(np.array(generation.queued[:1], np.int64))
         elif generation.matcher is not None:
-            mask = generation.matcher.mask()
-            if generation.matcher.error is not None:
-                return generation.matcher.error
+            matcher = generation.matcher
+            mask = matcher.mask()
+            if mask.count == 0 and matcher.error is None:
+                generation.waiting = not matcher.catch_up()
+                if generation.waiting:
+                    return None
+                mask = matcher.mask()
+            generation.waiting = False
+            if matcher.error is not None:
+                return matcher.error
             if mask.count == 0:
                 return GrammarError("the grammar allows no further token", param="grammar")
         elif step.first_mask is not None and count == 0:

@@ -27,6 +27,9 @@ log = logging.getLogger("stolon.engine")
 TIDY_SECONDS = 5.0
 """At least so long between two times that an idle engine gives memory back; it takes a few milliseconds."""
 
+ASK_SECONDS = 0.001
+"""Between two looks at a grammar that is compiled in the middle of a text, while there is nothing to do."""
+
 
 class EngineLoop:
     """Runs steps while there is work, and sleeps otherwise.
@@ -57,6 +60,7 @@ class EngineLoop:
         self._wake = threading.Condition()
         self._closing = False
         self._held_back = False
+        self._ask_again: float | None = None
         self._tidied = time.perf_counter()
         self._tidied_steps = 0
         self._jobs: dict[str, Job] = {}
@@ -161,8 +165,8 @@ class EngineLoop:
             self._tidy_if_idle()
             with self._wake:
                 while not (self._inbox or self._closing or self._busy()):
-                    self._wake.wait()
-                    self._held_back = False
+                    self._wake.wait(self._ask_again)
+                    self._held_back, self._ask_again = False, None
                 actions = list(self._inbox)
                 self._inbox.clear()
                 closing = self._closing
@@ -215,10 +219,13 @@ class EngineLoop:
             )
         if plan.batch is None:
             if not plan.stuck:
-                # All there is to do needs grammars that are being compiled; they come by `post`.
-                self._held_back = any(seq.held_back for seq in self._scheduler.running)
-                if not self._held_back:
+                # All there is to do needs grammars that are being compiled. Those that generations
+                # begin with come by `post`.
+                if not plan.held_back:
                     raise InternalError("a step had nothing to compute")
+                self._held_back = True
+                under_way = any(seq.generation is not None for seq in plan.held_back)
+                self._ask_again = ASK_SECONDS if under_way else None
             return
         planned = time.perf_counter()
         logits = self._runner.forward(plan.batch)

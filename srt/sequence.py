@@ -78,6 +78,8 @@ class Generation:
         closer: ends the text within the budget, where that was asked for.
         guess: the last one.
         rates: how often its guesses were right.
+        waiting: its grammar was not there to draw from the logits of its last token. Once it is, the token
+            is computed again.
     """
 
     step: GenStep
@@ -96,6 +98,7 @@ class Generation:
     closer: Closer | None = None
     guess: Guess | None = None
     rates: Rates | None = None
+    waiting: bool = False
 
     @property
     def inject(self) -> bool:
@@ -160,13 +163,16 @@ class Sequence:
 
     @property
     def held_back(self) -> bool:
-        """The grammar of the next generation is still being compiled: its last known token is not
-        computed before, as what is forced after it comes in the same step."""
-        return (
-            self.generation is None
-            and self.at_gen is not None
-            and self.at_gen.compiling is not None
-        )
+        """The grammar of what is generated here is still being compiled.
+
+        Before a generation, its last known token is not computed meanwhile, as what is forced after it
+        comes in the same step.
+        """
+        generation = self.generation
+        if generation is not None:
+            matcher = generation.matcher
+            return generation.waiting and matcher is not None and not matcher.catch_up()
+        return self.at_gen is not None and self.at_gen.compiling is not None
 
     @property
     def prefilling(self) -> bool:

@@ -192,6 +192,8 @@ class Walker:
             rows: list[SamplerRow] = []
             for run, generation in turns:
                 row = self._generator.sampler_row(run.seq, generation)
+                if row is None:
+                    continue
                 if isinstance(row, StolonError):
                     self._fail_at(run.seq, row)
                     continue

@@ -2,7 +2,8 @@
 
 What an automaton has no room for goes to llguidance instead: at once if the program or the first
 mask is too large, and in the middle of a text by replaying its tokens. Neither is an error, and no
-mask differs.
+mask differs. In the middle of a text the grammar is compiled in a thread, and the engine's loop, which
+must not wait, goes on with other sequences meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stolon.constrained.matching import Grammar, Matcher
 from stolon.constrained.regex_ast import Node
 from stolon.constrained.turns import short_turns
 from stolon.constrained.vocabulary import Vocabulary
-from stolon.errors import GrammarError, StolonError, UnsatisfiableGrammar
+from stolon.errors import GrammarError, InternalError, StolonError, UnsatisfiableGrammar
 
 __all__ = ["DEAD_END", "FsmGrammar", "FsmMatcher", "compile_fsm"]
 
@@ -35,6 +36,7 @@ WORK = 100_000  # the same for one call in the engine's loop, about 5 ms
 MAX_MASKS = 4096  # remembered by state
 MAX_RUNS = 2048
 MAX_CLOSING = 1 << 15  # bytes of a shortest completion
+REPLAYED = 64  # tokens replayed in one go where nobody may wait, about a millisecond
 
 OVER = -2
 
@@ -91,7 +93,7 @@ class FsmGrammar:
         self._program = program
         self._tokens = tokens
         self._compile_other = fallback
-        self._other: Grammar | None = None
+        self._other: Grammar | StolonError | None = None  # how compiling it ended
         self._other_lock = threading.Lock()
         self._prepares = False
         self._lock = threading.Lock()
@@ -109,8 +111,8 @@ class FsmGrammar:
         walk.automaton.work = WORK
         return mask
 
-    def start(self) -> FsmMatcher:
-        """A matcher at the beginning of the grammar."""
+    def start(self, *, wait: bool = True) -> FsmMatcher:
+        """A matcher at the beginning of the grammar. See `Grammar`."""
         walk = self._walk
         if walk.automaton.memory > MAX_MEMORY // 2:
             with self._lock:
@@ -118,14 +120,34 @@ class FsmGrammar:
                 if walk.automaton.memory > MAX_MEMORY // 2:
                     # Matchers on the way keep the old one.
                     walk = self._walk = _Walk(self, self._automaton(WORK))
-        return FsmMatcher(self, walk)
+        return FsmMatcher(self, walk, wait=wait)
 
     def other(self) -> Grammar:
-        """The same grammar in llguidance, compiled when it is first needed."""
+        """The same grammar in llguidance, compiled in this thread if it is not yet.
+
+        Raises:
+            StolonError: it is refused there, now and whenever it is asked for again.
+        """
         with self._other_lock:
             if self._other is None:
-                self._other = self._compile_other()
+                try:
+                    self._other = self._compile_other()
+                except StolonError as error:
+                    self._other = error
+                except Exception as error:
+                    self._other = InternalError(
+                        f"compiling a grammar failed ({type(error).__name__})"
+                    )
+            if isinstance(self._other, StolonError):
+                raise self._other
             return self._other
+
+    def other_at_hand(self) -> Grammar | None:
+        """What `other` returns or raises, where that is known; else None, and a thread finds it out."""
+        if self._other is None:
+            self.expect_other()
+            return None
+        return self.other()
 
     def expect_other(self) -> None:
         """Have the same grammar in llguidance compiled in a thread: it may soon be needed."""
@@ -134,7 +156,7 @@ class FsmGrammar:
             threading.Thread(target=self._prepare, name="stolon-fallback", daemon=True).start()
 
     def _prepare(self) -> None:
-        # An error is met again by whoever needs it.
+        # A refusal is raised to whoever needs the grammar.
         with short_turns(), contextlib.suppress(StolonError):
             self.other()
 
@@ -198,6 +220,9 @@ class FsmMatcher:
     """One position in a regular grammar. Used by one thread at a time; copies are independent.
 
     Trouble at run time never raises: `error` is set, `mask` allows nothing, `accept` returns False.
+
+    Invariant: once the automaton has been left (`_over`), `_other` has accepted the first `_replayed`
+    tokens, and nothing is known of the position until those are all.
     """
 
     __slots__ = (
@@ -205,23 +230,29 @@ class FsmMatcher:
         "_grammar",
         "_masks",
         "_other",
+        "_over",
+        "_replayed",
         "_state",
         "_states",
         "_tokens",
+        "_wait",
         "_walk",
         "error",
     )
 
-    def __init__(self, grammar: FsmGrammar, walk: _Walk) -> None:
+    def __init__(self, grammar: FsmGrammar, walk: _Walk, *, wait: bool) -> None:
         self.error: StolonError | None = None
         self._grammar = grammar
         self._walk = walk
+        self._wait = wait
         self._masks = walk.masks
         self._state = walk.start
         self._states: list[int] = []  # before each token
         self._tokens: list[int] = []
         self._ended = False  # the last token was an end-of-sequence id
-        self._other: Matcher | None = None  # took over from the automaton
+        self._over = walk.start < 0
+        self._other: Matcher | None = None
+        self._replayed = 0
 
     def mask(self) -> Mask:
         """The ids allowed now."""
@@ -229,16 +260,17 @@ class FsmMatcher:
         return mask if mask is not None else self._slow_mask()
 
     def _slow_mask(self) -> Mask:
-        if self._other is None and self.error is None and not self._ended:
+        if not self._over and self.error is None and not self._ended:
             mask = self._walk.mask(self._state)
             if mask is not None:
                 if not mask.count:
                     self._fail(GrammarError(DEAD_END))
                 return mask
-            self._hand_over()
-        if self._other is not None and self.error is None:
-            mask = self._other.mask()
-            self.error = self._other.error
+            self._leave()
+        other = self._followed()
+        if other is not None:
+            mask = other.mask()
+            self.error = other.error
             return mask
         return self._nothing()
 
@@ -250,7 +282,7 @@ class FsmMatcher:
         vocabulary = self._grammar.vocabulary
         if self.error is not None or self._ended or not 0 <= token < vocabulary.size:
             return False
-        if self._other is None:
+        if not self._over:
             if token in vocabulary.eos_ids:
                 if not self._walk.automaton.accepting(self._state):
                     return False
@@ -263,11 +295,24 @@ class FsmMatcher:
                 return True
             if state != OVER:
                 return False
-            self._hand_over()
-        if self._other is None or not self._other.accept(token):
+            known = self._masks.get(self._state)
+            if known is not None and not known.allows(token):
+                return False
+            self._leave()
+            if not self._wait:
+                # Where the mask is not known, replaying the token tells whether it is allowed.
+                self._push(token, -1)
+                return True
+        other = self._followed()
+        if other is None or not other.accept(token):
             return False
         self._push(token, -1)
+        self._replayed += 1
         return True
+
+    def catch_up(self) -> bool:
+        """Whether the other calls answer for the whole text. See `Matcher`."""
+        return not self._over or self.error is not None or self._followed() is not None
 
     def _push(self, token: int, state: int) -> None:
         self._states.append(self._state)
@@ -281,8 +326,9 @@ class FsmMatcher:
         """
         if self.error is not None or self._ended:
             return []
-        if self._other is not None:
-            return self._other.forced()
+        if self._over:
+            other = self._followed()
+            return [] if other is None else other.forced()
         walk = self._walk
         if walk.automaton.accepting(self._state):
             return []
@@ -308,7 +354,7 @@ class FsmMatcher:
 
         None if that is not known: after an error, in llguidance, or beyond 32 KB.
         """
-        if self.error is not None or self._other is not None:
+        if self.error is not None or self._over:
             return None
         if self._ended:
             return []
@@ -322,8 +368,9 @@ class FsmMatcher:
             return False
         if self._ended:
             return True
-        if self._other is not None:
-            return self._other.accepting
+        if self._over:
+            other = self._followed()
+            return other is not None and other.accepting
         return bool(self._walk.automaton.accepting(self._state))
 
     @property
@@ -333,21 +380,24 @@ class FsmMatcher:
             return False
         if self._ended:
             return True
-        if self._other is not None:
-            return self._other.finished
+        if self._over:
+            other = self._followed()
+            return other is not None and other.finished
         automaton = self._walk.automaton
         return bool(automaton.accepting(self._state) and automaton.closed(self._state))
 
     def fork(self) -> FsmMatcher:
         """An independent copy at the same position."""
-        twin = FsmMatcher(self._grammar, self._walk)
+        twin = FsmMatcher(self._grammar, self._walk, wait=self._wait)
         twin.error = self.error
         twin._state = self._state
         twin._states = self._states.copy()
         twin._tokens = self._tokens.copy()
         twin._ended = self._ended
         twin._masks = self._masks
+        twin._over = self._over
         twin._other = None if self._other is None else self._other.fork()
+        twin._replayed = self._replayed
         return twin
 
     def rollback(self, n: int) -> None:
@@ -360,24 +410,43 @@ class FsmMatcher:
         del self._states[-n:], self._tokens[-n:]
         self._ended = False
         if self._other is not None:
-            self._other.rollback(n)
+            taken_back = max(0, self._replayed - len(self._tokens))
+            self._other.rollback(taken_back)
+            self._replayed -= taken_back
             self.error = self._other.error
 
-    def _hand_over(self) -> None:
-        """Go on in llguidance, from the same place."""
-        try:
-            other = self._grammar.other().start()
-        except StolonError as error:
-            self._fail(error)
-            return
-        for token in self._tokens:
-            if not other.accept(token):
-                self._fail(other.error or GrammarError("the grammar became too complex"))
-                return
-        self._other = other
+    def _leave(self) -> None:
+        """The automaton has no room for what comes here: llguidance is to go on."""
+        self._over = True
         self._state = -1
         self._states = [-1] * len(self._states)
         self._masks = {}
+
+    def _followed(self) -> Matcher | None:
+        """llguidance at this position, after the automaton was left; None if it is not there.
+
+        It may be on the way, if this matcher doesn't wait, and is brought a part of it nearer.
+        """
+        if not self._over or self.error is not None:
+            return None
+        if self._other is None:
+            grammar = self._grammar
+            try:
+                found = grammar.other() if self._wait else grammar.other_at_hand()
+            except StolonError as error:
+                # A new one: whoever reports it says where it happened.
+                self._fail(type(error)(error.message, where=error.where, hint=error.hint))
+                return None
+            if found is None:
+                return None
+            self._other = found.start()
+        end = None if self._wait else self._replayed + REPLAYED
+        for token in self._tokens[self._replayed : end]:
+            if not self._other.accept(token):
+                self._fail(self._other.error or GrammarError("the grammar became too complex"))
+                return None
+            self._replayed += 1
+        return self._other if self._replayed == len(self._tokens) else None
 
     def _fail(self, error: StolonError) -> None:
         self.error = error

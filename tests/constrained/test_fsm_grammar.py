@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -119,6 +120,57 @@ def test_llguidance_takes_over_in_the_middle(monkeypatch: pytest.MonkeyPatch) ->
         assert matcher.error is None
 
 
+@pytest.mark.parametrize("look", [True, False])
+def test_a_matcher_that_may_not_wait_says_when_it_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch, look: bool
+) -> None:
+    monkeypatch.setattr(grammar, "MAX_SET", 8)
+    pattern = "[ab]*a[ab]{20}"
+    pool, ready = MaskPool(VOCABULARY.size), threading.Event()
+    compiled_in: list[threading.Thread] = []
+
+    def compile_other() -> Grammar:
+        assert ready.wait(20)
+        compiled_in.append(threading.current_thread())
+        return in_llguidance(pattern, pool)
+
+    whole = compile_fsm(parse_regex(pattern), VOCABULARY, pool, compile_other)
+    assert whole is not None
+    matcher, text = whole.start(wait=False), b"ab" * 100
+    taken = 0
+    while matcher.catch_up():
+        assert not look or matcher.mask().count in (0, 2, 3)
+        taken += matcher.accept(text[taken])
+    assert 12 < taken < len(text)
+    behind = matcher.fork()
+    assert (matcher.mask().count, matcher.forced()) == (0, [])
+    assert not matcher.accept(text[taken])
+    assert not matcher.accepting
+    assert not matcher.finished
+    assert matcher.error is None
+    matcher.rollback(3)
+    ready.set()
+    waiting = fsm(pattern, MODULES[0], pool).start()
+    for at in (taken - 3, taken):
+        for byte in text[len(waiting._tokens) : at]:
+            assert waiting.accept(byte)
+        other = matcher if at < taken else behind
+        deadline = time.monotonic() + 20
+        while not other.catch_up():
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert other.mask() is waiting.mask()
+        assert other.accept(ord("a"))
+        assert other.accepting == waiting.fork().accepting
+    assert compiled_in != [threading.current_thread()]
+    assert len(compiled_in) == 1
+    # A long text is replayed in pieces.
+    late = whole.start(wait=False)
+    late._tokens, late._states = list(text), [0] * len(text)
+    late._leave()
+    assert [late.catch_up() for _ in range(5)] == [False, False, False, True, True]
+
+
 def test_if_the_other_engine_refuses_it_is_an_error_state() -> None:
     def refuse() -> Any:
         raise GrammarError("no")
@@ -126,9 +178,9 @@ def test_if_the_other_engine_refuses_it_is_an_error_state() -> None:
     found = compile_fsm(parse_regex("ab"), VOCABULARY, MaskPool(VOCABULARY.size), refuse)
     assert found is not None
     matcher = found.start()
-    matcher._hand_over()
-    assert matcher.error is not None
+    matcher._leave()
     assert matcher.mask().count == 0
+    assert matcher.error is not None
     assert not matcher.accept(ord("a"))
     assert not matcher.accepting
     assert matcher.forced() == []

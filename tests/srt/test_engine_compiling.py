@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.engines import hash_engine
 
+from stolon.constrained import compiler
+from stolon.constrained.fsm import grammar as fsm_grammar
 from stolon.errors import GrammarError
 from stolon.srt.engine import Engine
 from stolon.srt.protocol import (
@@ -41,15 +43,15 @@ class Slow:
         self.engine = engine
         self.go = threading.Event()
         self.compiling = threading.Event()
-        compiler: Any = engine._admission._compiler
-        compile = compiler.compile
+        own: Any = engine._admission._compiler
+        compile = own.compile
 
         def slow(spec: GrammarSpec, *, prefix: bytes = b"") -> Any:
             self.compiling.set()
             assert self.go.wait(20)
             return compile(spec, prefix=prefix)
 
-        compiler.compile = slow
+        own.compile = slow
 
     def submit(self, request: Request) -> Answer:
         answer = Answer(request)
@@ -250,3 +252,76 @@ def test_close_ends_what_still_compiles() -> None:
     slow.go.set()
     closing.join(20)
     assert answer.done.wait(5)
+
+
+WIDE = GrammarSpec(kind="regex", text="x[ab]*a[ab]{20}(?:c|dd)")
+OUTGROWN: dict[str, dict[str, Any]] = {
+    "drawn": {},
+    "verified": {"sampling": {"jump_forward": "verify"}},
+    "logprobs": {"logprobs": LogprobSpec(top=2)},
+    "closed": {"sampling": {"close_at_budget": True}},
+}
+
+
+@pytest.mark.parametrize("name", OUTGROWN)
+def test_an_automaton_is_outgrown_off_the_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its grammar is compiled anew in a thread, meanwhile others go on, and no token is another one."""
+    threads: set[str] = set()
+    go = threading.Event()
+    in_llguidance = compiler._in_llguidance
+
+    def slow(*args: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        assert go.wait(20)
+        return in_llguidance(*args)
+
+    options = OUTGROWN[name] | {"sampling": {"max_tokens": 60} | OUTGROWN[name].get("sampling", {})}
+    wide = request("wide", Text("x"), gen(WIDE, **options), n=2)
+    with hash_engine() as engine:
+        expected = Slow(engine)
+        expected.go.set()
+        whole = expected.submit(wide).wait()
+    monkeypatch.setattr(fsm_grammar, "MAX_SET", 8)
+    monkeypatch.setattr(compiler, "_in_llguidance", slow)
+    with hash_engine() as engine:
+        held = Answer(wide)
+        engine.submit(wide, held)
+        deadline = time.monotonic() + 10
+        while not threads and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(engine.generate("y", max_tokens=5, ignore_eos=True).token_ids) == 5
+        time.sleep(0.02)
+        steps = engine.stats().steps
+        time.sleep(0.05)
+        assert engine.stats().steps == steps
+        engine.check_integrity()
+        assert not held.done.is_set()
+        go.set()
+        events = held.wait()
+        engine.check_integrity()
+    assert threads == {"stolon-fallback"}
+    if name != "closed":
+        assert plain(events) == plain(whole)
+    for result in held.results:
+        assert result.finish.kind == "stop" or name != "closed"
+
+
+def test_a_refusal_of_what_an_outgrown_automaton_needs_ends_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise GrammarError("no")
+
+    monkeypatch.setattr(fsm_grammar, "MAX_SET", 8)
+    monkeypatch.setattr(compiler, "_in_llguidance", refuse)
+    with hash_engine() as engine:
+        for rid, place in (("a", 1), ("b", 3)):
+            before = [Text("x")] if rid == "a" else [Text("x"), gen(None), Text("y")]
+            asked = request(rid, *before, gen(WIDE, sampling={"max_tokens": 60}))
+            answer = Answer(asked)
+            engine.submit(asked, answer)
+            failed = answer.wait()[-1]
+            assert isinstance(failed, Failed)
+            assert failed.segment == place
+            assert isinstance(failed.error(), GrammarError)
+        engine.check_integrity()
