@@ -28,8 +28,8 @@ def solve(s: sl.ProgramState, question: str, samples: int) -> Counter[int]:
         + sl.gen("thought", n=samples, max_tokens=32, stop=[". The", "\n"])
     )
     branches = s.fork_samples("thought")
-    branches += ". The answer is " + sl.gen("answer", dtype=int, max_tokens=4)
-    s["thoughts"] = [(branch["thought"].strip(), branch.value("answer")) for branch in branches]
+    branches += ". The answer is " + sl.gen("answer", regex=r"[0-9]{1,4}\.", temperature=0)
+    s["thoughts"] = [(branch["thought"].strip(), int(branch["answer"][:-1])) for branch in branches]
     return Counter(answer for _, answer in s["thoughts"])
 
 

@@ -33,8 +33,8 @@ def article(s: sl.ProgramState, topic: str) -> None:
 
 
 def main() -> None:
-    topic = " ".join(sys.argv[1:]) or "strawberries"
-    state = article.run(topic, temperature=0.5, seed=2)
+    topic = " ".join(sys.argv[1:]) or "the moon"
+    state = article.run(topic, temperature=0.3, seed=2)
     for heading, paragraph in state["sections"]:
         print(f"## {heading}\n{paragraph.strip()}\n")
     print(state.trace)

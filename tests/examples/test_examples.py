@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import stolon as sl
 from stolon.srt.loaders import list_models
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -71,10 +73,23 @@ LINES = [
 OTHERS = {"agent", "client", "extract", "mcp_tools", "rollouts", "timeline"}
 
 
+@pytest.fixture(scope="module")
+def engine():
+    """The default backend of the examples that name none: one model for all of them."""
+    with sl.Engine(threads=min(2, os.cpu_count() or 1)) as engine:
+        sl.set_default_backend(engine)
+        yield engine
+        sl.set_default_backend(None)
+
+
 @pytest.mark.parametrize(("name", "args", "line"), LINES, ids=[name for name, _, _ in LINES])
-def test_runs(name, args, line):
-    out, _ = run(name, *args)
+def test_runs(name, args, line, engine, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(sys, "argv", [name, *args])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    out = capsys.readouterr().out
     assert re.search(line, out, re.MULTILINE), out
+    engine.check_integrity()
 
 
 def test_every_example_is_tested():
