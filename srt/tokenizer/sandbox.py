@@ -6,10 +6,9 @@ its output, its loop steps and its time are bounded:
 * every `for` charges its steps to a budget, so `range`, nested loops and recursive macros end;
 * the operators that build strings or lists (``+ * ** % ~``) and the output refuse results over a
   cap;
+* filters and methods take no number over a thousand, as ``|center(10**9)`` would, and what they
+  put together is measured before it is made;
 * the clock is looked at whenever a loop or an output step is charged.
-
-Not covered: one single call that is itself slow or large, such as ``|center(10**9)`` or a method of
-a string; such a call holds the interpreter until it returns.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import datetime
+from functools import wraps
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError as JinjaError
@@ -34,7 +34,9 @@ MAX_SECONDS = 5.0
 BUDGET = "_stolon_budget"  # the name under which a rendering passes its Budget
 _COUNT = "_stolon_count"
 _JOIN = "_stolon_join"
+MAX_NUMBER = 1000  # that a filter or a method is given: a width, an indent, a number of items
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\d{4,}|\*)")
+_WIDE_FIELD = re.compile(r"\{[^{}]*(\d{4,}|\{)")
 
 
 class BudgetExceeded(Exception):
@@ -94,6 +96,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.filters[_COUNT] = _count
         self.filters[_JOIN] = _join
+        for name, function in self.filters.items():
+            self.filters[name] = _bounded(name, function)
         self.globals["raise_exception"] = _raise
         self.globals["strftime_now"] = _strftime_now
 
@@ -104,6 +108,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for concat in list(tree.find_all(nodes.Concat)):
             concat.nodes = [_through(_JOIN, nodes.List(concat.nodes, lineno=concat.lineno))]
         return tree
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        receiver = getattr(obj, "__self__", None)
+        if isinstance(receiver, str | list | dict):
+            budget: Budget = context.parent[BUDGET]
+            _check_call(budget, obj.__name__, receiver, (*args, *kwargs.values()))
+        return super().call(context, obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None and _WIDE_FIELD.search(value.__self__):
+            raise BudgetExceeded("it formats to a width over 999")
+        return wrapped
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget: Budget = context.parent[BUDGET]
@@ -124,6 +141,47 @@ class Sandbox(ImmutableSandboxedEnvironment):
 def _check_size(budget: Budget, size: int) -> None:
     if size > budget.max_chars:
         raise BudgetExceeded(f"it builds a value longer than {budget.max_chars}")
+
+
+def _check_call(budget: Budget, name: str, receiver: Any, arguments: tuple[Any, ...]) -> None:
+    """Refuse a filter or method that pads, or whose result would be too long."""
+    if any(isinstance(a, int) and abs(a) > MAX_NUMBER for a in arguments):
+        raise BudgetExceeded(f"it gives {name} a number over {MAX_NUMBER}")
+    texts = [a for a in arguments if isinstance(a, str)]
+    if isinstance(receiver, str):
+        if name == "replace" and len(texts) == 2:
+            _check_size(budget, len(receiver) + receiver.count(texts[0]) * len(texts[1]))
+        elif name in ("indent", "wordwrap", "expandtabs", "urlize"):
+            longest = max((len(text) for text in texts), default=0)
+            _check_size(budget, len(receiver) * (1 + longest // 4) + longest)
+        elif name == "format" and _WIDE_FORMAT.search(receiver):
+            raise BudgetExceeded("it formats to a width over 999")
+        elif name == "join" and arguments and isinstance(arguments[0], list | tuple):
+            _check_joined(budget, arguments[0], receiver)
+    elif name == "join" and isinstance(receiver, list | tuple):
+        _check_joined(budget, receiver, texts[0] if texts else "")
+
+
+def _check_joined(budget: Budget, parts: Sized, between: str) -> None:
+    _check_size(budget, len(parts) * len(between))
+
+
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that is checked before it is called. It is given the context whatever it takes itself."""
+    wants = getattr(function, "jinja_pass_arg", None)
+
+    @pass_context
+    @wraps(function)
+    def checked(context: Context, value: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _check_call(context.parent[BUDGET], name, value, (*args, *kwargs.values()))
+        first = {
+            "context": (context,),
+            "eval_context": (context.eval_ctx,),
+            "environment": (context.environment,),
+        }.get(wants.name if wants is not None else "", ())
+        return function(*first, value, *args, **kwargs)
+
+    return checked
 
 
 def _through(filter_name: str, value: nodes.Node) -> nodes.Filter:

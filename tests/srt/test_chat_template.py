@@ -226,6 +226,22 @@ def test_errors_name_the_line() -> None:
         "{{ '%999999999d' % 1 }}",
         "{{ range(999999999) | list }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' | center(10**9) }}",
+        "{{ 'x'.center(10**6 * 900) }}",
+        "{{ 'x'.ljust(width=10**9) }}",
+        "{{ '5'.zfill(10**9) }}",
+        "{{ ('a' * 999999) | replace('a', 'b' * 999999) }}",
+        "{{ ('a' * 999999).replace('a', 'b' * 999999) }}",
+        "{{ ('a' * 999999).replace('', 'b' * 999999) }}",
+        "{{ ('b' * 999999).join([1] * 99999) }}",
+        "{{ ([1] * 99999) | join('b' * 999999) }}",
+        "{{ '{:>999999999}'.format(1) }}",
+        "{{ '{:>{}}'.format(1, 999) }}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ ('\\n' * 999999) | indent('x' * 999999) }}",
+        "{{ ('\\t' * 999999).expandtabs(999999) }}",
+        "{{ [1] | batch(10**9, 'x') | list }}",
+        "{{ {} | tojson(indent=10**9) }}",
     ],
 )
 def test_a_template_that_never_ends_is_stopped(source: str) -> None:
@@ -255,6 +271,17 @@ def test_a_template_can_not_leave_the_sandbox(source: str) -> None:
     assert "class" not in text
     assert "module" not in text
     assert message == {"role": "user", "content": "x"}
+
+
+def test_ordinary_calls_of_filters_and_methods_work() -> None:
+    source = (
+        "{{ 'a b' | replace(' ', '-') }}{{ 'x'.center(3) }}{{ ' y '.strip() }}{{ [1, 2] | join(',') }}"
+        "{{ '{:>3}'.format(7) }}{{ 'a\\nb' | indent(2) }}{{ {'k': 1}.get('k') }}{{ 'A' | lower }}"
+        "{{ {'b': 1, 'a': 2} | dictsort | first | last }}{{ [3, 1] | sort | map('string') | join }}"
+        "{{ 'a,b'.split(',', 1) | length }}{{ '%03d' | format(5) }}"
+    )
+    rendered = ChatTemplate(source, special_tokens=[]).render([])
+    assert rendered == "a-b x y1,2  7a\n  b1a2132005"
 
 
 def test_affixes_are_rendered_once_for_a_course_of_roles(monkeypatch: pytest.MonkeyPatch) -> None:
