@@ -38,6 +38,7 @@ class Boundary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._starting_with: dict[bytes, AllowList] = {}
 
     @cached_property
     def _sorted(self) -> tuple[list[bytes], list[int]]:
@@ -51,12 +52,19 @@ class Boundary:
         return [data for data, _ in pairs], [token for _, token in pairs]
 
     def starting_with(self, prefix: bytes) -> AllowList:
-        """The ordinary tokens whose bytes begin with `prefix`."""
+        """The ordinary tokens whose bytes begin with `prefix`, as `heal` returns it.
+
+        One list for all generations after it: it may have half of the vocabulary.
+        """
+        known = self._starting_with.get(prefix)
+        if known is not None:
+            return known
         keys, tokens = self._sorted
         first = last = bisect_left(keys, prefix)
         while last < len(keys) and keys[last].startswith(prefix):
             last += 1
-        return AllowList(np.array(sorted(tokens[first:last]), np.int64))
+        found = AllowList(np.array(sorted(tokens[first:last]), np.int64))
+        return self._starting_with.setdefault(prefix, found)
 
     def heal(self, ids: list[int], *, keep: int) -> tuple[list[int], bytes]:
         """Take back the last token of a literal if it ends in a blank and longer tokens begin like it.
