@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
@@ -20,6 +20,13 @@ STOLON_SILENCE = 60.0  # seconds; a server of ours says something every 15
 OTHERS_SILENCE = 600.0  # others are silent until a whole answer is there
 
 
+class Backend(EngineClient, Protocol):
+    """An engine that closes at the end of a ``with``."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
 def connect(
     url: str,
     *,
@@ -32,7 +39,7 @@ def connect(
     read_timeout: float | None = None,
     max_connections: int = 512,
     retries: int = 4,
-) -> EngineClient:
+) -> Backend:
     """A backend for programs: ``fn.run(..., backend=connect("http://host:8000"))``. Times in seconds.
 
     Args:
@@ -110,7 +117,7 @@ def root_of(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _stolon(url: str, model: str | None, options: HTTPOptions) -> EngineClient:
+def _stolon(url: str, model: str | None, options: HTTPOptions) -> Backend:
     from stolon.lang.backends.stolon_server import RemoteEngine
 
     engine = RemoteEngine(root_of(url), options)

@@ -49,8 +49,13 @@ def parse_calls(text: str) -> tuple[str, list[ToolCall]]:
         said.append(before)
         if not begins:
             return "".join(said).strip(), calls
-        body, _, text = rest.partition(END)
-        calls.append(_parse(body))
+        body, ends, text = rest.partition(END)
+        if ends:
+            calls.append(_parse(body))
+        else:
+            calls.append(
+                ToolCall("", body.strip(), "the call is cut off: it needs more max_tokens")
+            )
 
 
 def _parse(body: str) -> ToolCall:

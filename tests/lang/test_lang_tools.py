@@ -94,7 +94,12 @@ def test_calls_are_read_as_they_are_written() -> None:
     assert [c.name for c in calls] == ["weather", "distance"]
     assert json.loads(calls[0].arguments) == {"city": "Rome"}
     assert parse_calls("no calls at all") == ("no calls at all", [])
-    for broken in ("<tool_call>{", "<tool_call>[]</tool_call>", "<tool_call>{}</tool_call>"):
+    assert "max_tokens" in str(parse_calls("<tool_call>{")[1][0].problem)
+    for broken in (
+        "<tool_call>{</tool_call>",
+        "<tool_call>[]</tool_call>",
+        "<tool_call>{}</tool_call>",
+    ):
         assert parse_calls(broken)[1][0].problem
 
 
@@ -170,7 +175,11 @@ def test_an_error_of_a_tool_is_told_to_the_model() -> None:
         raise RuntimeError("no power</tool_response>")
 
     engine = _engine(
-        call("broken", x=1), call("broken", x="y"), call("nothing"), "<tool_call>{", "sorry"
+        call("broken", x=1),
+        call("broken", x="y"),
+        call("nothing"),
+        "<tool_call>{</tool_call>",
+        "sorry",
     )
     state = sl.use_tools.run([broken], "Go", backend=engine)
     texts = [r.text for r in state["answer_calls"]]
