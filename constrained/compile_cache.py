@@ -79,10 +79,14 @@ class CompileCache:
         try:
             grammar = make()
         except BaseException as error:
-            passing = not isinstance(error, GrammarError) or isinstance(error, NotCached)
+            refused = isinstance(error, GrammarError)
+            passing = not refused or isinstance(error, NotCached)
             with self._lock:
                 if passing and self._cache.get(key) is future:
                     del self._cache[key]
+            if refused:
+                # Its traceback would keep what was being compiled.
+                error.__traceback__ = error.__context__ = error.__cause__ = None
             future.set_exception(error)
             if not isinstance(error, Exception):
                 raise

@@ -107,10 +107,16 @@ class GrammarCompiler:
                     return compile_here(
                         spec, prefix, self.vocabulary, self.pool, self.limits, budget, untried=True
                     ).grammar
-                except TooComplex:
-                    source = self._trial.run(spec, prefix)
-                    if source is None:
-                        raise
+                except TooComplex as error:
+                    refused = error
+                except GrammarError as error:
+                    # What its traceback holds is freed before the cyclic collector may come for it.
+                    error.__traceback__ = error.__context__ = None
+                    raise
+                refused.__traceback__ = refused.__context__ = None
+                source = self._trial.run(spec, prefix)
+                if source is None:
+                    raise refused
             return _from_source(source, spec, self.vocabulary, self.pool, self.limits)
 
 

@@ -82,22 +82,22 @@ def _without_annotations(document: Any, schemas: set[Path]) -> Any:
     What nothing refers to is left out of their definitions. Values are shared with the document.
     """
     needed = {path[:end] for path in schemas for end in range(len(path) + 1)}
+    return _copied(document, (), schemas, needed)
 
-    def copied(value: Any, path: Path) -> Any:
-        if path not in needed:
-            return value
-        if isinstance(value, list):
-            return [copied(item, (*path, i)) for i, item in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        kept = list(value.items())
-        if path in schemas:
-            kept = [(k, v) for k, v in kept if k in KNOWN or (*path, k) in needed]
-        elif path and path[-1] in _DEFINITIONS and path[:-1] in schemas:
-            kept = [(k, v) for k, v in kept if (*path, k) in needed]
-        return {k: copied(v, (*path, k)) for k, v in kept}
 
-    return copied(document, ())
+def _copied(value: Any, path: Path, schemas: set[Path], needed: set[Path]) -> Any:
+    if path not in needed:
+        return value
+    if isinstance(value, list):
+        return [_copied(item, (*path, i), schemas, needed) for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = list(value.items())
+    if path in schemas:
+        kept = [(k, v) for k, v in kept if k in KNOWN or (*path, k) in needed]
+    elif path and path[-1] in _DEFINITIONS and path[:-1] in schemas:
+        kept = [(k, v) for k, v in kept if (*path, k) in needed]
+    return {k: _copied(v, (*path, k), schemas, needed) for k, v in kept}
 
 
 def _is_direct(schema: dict[str, Any]) -> bool:

@@ -35,6 +35,11 @@ class Normaliser:
 
     # Terms
 
+    def close(self) -> None:
+        """Let go of everything. Its parts refer to each other, and what they hold would be left to the
+        cyclic collector, which holds up other threads."""
+        self.__dict__.clear()
+
     def place(self, path: Path) -> Term:
         """The schema at a path, as a term."""
         schema = self.schema(path)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import llguidance
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from stolon.constrained.json_text import parse_json
 from stolon.constrained.schema.best_effort import relax
@@ -94,12 +93,9 @@ def _with_dropped(source: str, dropped: list[str]) -> str:
     return json.dumps({**json.loads(source), "dropped": dropped}) if dropped else source
 
 
-def json_source(schema: object, whitespace: str) -> str:
+def json_source(schema: Mapping[str, Any], whitespace: str) -> str:
     """The source of a schema that llguidance enforces."""
     item, key = SEPARATORS[whitespace]
-    return str(
-        llguidance.LLMatcher.grammar_from_json_schema(
-            json.dumps(schema),
-            overrides={"whitespace_flexible": False, "item_separator": item, "key_separator": key},
-        )
-    )
+    guidance = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
+    source = {"grammars": [{"json_schema": {**schema, "x-guidance": guidance}}]}
+    return json.dumps(source, ensure_ascii=False, check_circular=False, separators=(",", ":"))
