@@ -8,12 +8,15 @@ from typing import Any
 
 import msgspec
 
+from stolon.errors import InvalidRequest
+from stolon.lang.location import located
 from stolon.srt.client import EngineClient
 
 _lock = threading.Lock()
 _default: EngineClient | None = None
 
 
+@located
 def set_default_backend(backend: EngineClient | str | None) -> None:
     """Set the engine of programs that name none; None goes back to the embedded engine.
 
@@ -49,21 +52,45 @@ def backend_of(backend: EngineClient | str | None) -> EngineClient | None:
         from stolon.lang.backends.connecting import connect
 
         return connect(backend)
-    return backend
+    return None if backend is None else _checked(backend)
 
 
+def engine_of(backend: EngineClient | None) -> EngineClient:
+    """The engine that a run's argument `backend` means; the default one if None."""
+    return default_backend() if backend is None else _checked(backend)
+
+
+def _checked(backend: Any) -> EngineClient:
+    if isinstance(backend, str):
+        raise InvalidRequest(
+            f"{backend!r} is an address, not a backend",
+            param="backend",
+            hint=f"connect to it once: backend=sl.connect({backend!r})",
+        )
+    if isinstance(backend, type) or not callable(getattr(backend, "submit", None)):
+        raise InvalidRequest(
+            f"{backend!r} is no backend",
+            param="backend",
+            hint="give an sl.Engine(...), an sl.connect(address) or another backend's object",
+        )
+    engine: EngineClient = backend
+    return engine
+
+
+@located
 def flush_cache(backend: EngineClient | None = None) -> bool:
     """Drop every cached prefix that is not in use. False when there is no engine."""
-    engine = backend or _default
+    engine = _default if backend is None else _checked(backend)
     if engine is None:
         return False
     engine.flush_cache()
     return True
 
 
+@located
 def get_server_info(backend: EngineClient | None = None) -> dict[str, Any] | None:
     """What is served, and the engine's counters (`EngineStats`). None when there is no engine."""
-    engine = backend or _default
+    engine = _default if backend is None else _checked(backend)
     if engine is None:
         return None
     stats = engine.stats()  # first: a server tells with them what it serves now

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stolon.errors import InvalidRequest
+from stolon.lang.options import checked_flag
 
 # Longest pause before a failed item is tried again, in seconds.
 _LONGEST_PAUSE = 60.0
@@ -56,6 +57,8 @@ class BatchOptions:
             raise InvalidRequest(
                 f"{name} must be 'auto' or a positive integer, not {concurrency!r}", param=name
             )
+        for flag in ("return_exceptions", "as_completed"):
+            checked_flag(flag, values.get(flag, False))
         bar = values.pop("progress_bar", False)
         values["progress"] = values.get("progress", False) or bar
         if values["progress"] not in (True, False, "auto"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stolon.lang.arguments import described, unexpected
-from stolon.lang.backend import default_backend
+from stolon.lang.backend import engine_of
 from stolon.lang.batch_options import BATCH_NAMES
 from stolon.lang.checkpoint_lines import Identity
 from stolon.lang.invocation import Invocation
@@ -55,7 +55,9 @@ def batch_program(
     if sampling:
         names = {"batch_kwargs", "generator_style", *BATCH_NAMES, *known} - {"stream"}
         raise unexpected(caller, next(iter(sampling)), names)
-    engine = backend or default_backend()
+    with located:
+        engine = engine_of(backend)
+        options.check(engine)
 
     def prepare(index: int, item: Any, seed: int) -> Invocation:
         args, kwargs = function._item(index, item)

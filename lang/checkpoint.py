@@ -8,8 +8,10 @@ once, and the disk at most `_SYNC_INTERVAL` seconds later.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ class Checkpoint:
         except OSError as error:
             raise self._refusal(f"can't be opened: {error.strerror}") from None
         try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise self._refusal("is no regular file", hint="name another file")
             if not lock(self._file):
                 raise self._refusal(
                     "is in use by another batch", hint="wait for its end, or name another file"
@@ -160,12 +164,22 @@ class Checkpoint:
         with self._writing:
             if self._file < 0:
                 return
-            while data:
-                data = data[os.write(self._file, data) :]
-            now = time.monotonic()
-            if now - self._synced_at >= _SYNC_INTERVAL:
-                self._synced_at = now
-                os.fsync(self._file)
+            end = os.fstat(self._file).st_size
+            try:
+                while data:
+                    data = data[os.write(self._file, data) :]
+                now = time.monotonic()
+                if now - self._synced_at >= _SYNC_INTERVAL:
+                    self._synced_at = now
+                    os.fsync(self._file)
+            except OSError as error:
+                if data:
+                    # Half a line would spoil the file for what is written after it.
+                    with suppress(OSError):
+                        os.ftruncate(self._file, end)
+                error.filename = str(self._path)
+                error.add_note("writing the checkpoint; the same call goes on from what is in it")
+                raise
 
     def close(self) -> None:
         """Everything is on the disk, and another process may use the file."""

@@ -47,12 +47,12 @@ class Invocation:
     def run_here(self) -> None:
         """Run a synchronous body in the calling thread."""
         with self._carried():
-            self.state.ret_value = self.run.execute(self._body)
+            self.run.execute(self._body)
 
     async def run_async(self) -> None:
         """Run an asynchronous body in the calling task."""
         with self._carried():
-            self.state.ret_value = await self.run.execute_async(self._body)
+            await self.run.execute_async(self._body)
 
     def run_on_loop(self) -> None:
         """Run an asynchronous body on the background loop and wait for it."""

@@ -47,6 +47,15 @@ class Expr:
     def __format__(self, spec: str) -> NoReturn:
         self.__str__()
 
+    # As a condition it would always be true.
+
+    def __bool__(self) -> bool:
+        raise InvalidRequest(
+            "an expression is no condition: what it generates is not known yet",
+            where=program_line(),
+            hint='append it and read its variable, as in if s["x"] == "yes"',
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TextExpr(Expr):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_args
+from operator import index
+from typing import Any, NoReturn, SupportsIndex, get_args
 
 from stolon.errors import InvalidRequest
+from stolon.srt.client import EngineClient
 from stolon.srt.protocol import (
     MAX_SAMPLES,
     MAX_TOP_LOGPROBS,
@@ -116,8 +118,8 @@ class SamplingOptions:
                 _require(name, values[name], (int, float), "a number")
                 values[name] = float(values[name])
         for name in _FLAGS:
-            if name in values and not isinstance(values[name], bool):
-                _wrong_type(name, values[name], "True or False")
+            if name in values:
+                checked_flag(name, values[name])
         for name, words in _WORDS.items():
             if name in values and values[name] not in words:
                 _wrong_type(name, values[name], f"one of {', '.join(words)}")
@@ -160,9 +162,7 @@ class SamplingOptions:
         thread of its own, and what a program does can't depend on it.
         """
         if "use_thread" not in parameters:
-            threads = arguments.pop("use_thread", True)
-            if not isinstance(threads, bool):
-                _wrong_type("use_thread", threads, "True or False")
+            checked_flag("use_thread", arguments.pop("use_thread", True))
         given = {}
         for name in (*OPTION_NAMES, "max_new_tokens"):
             if name in arguments and name not in parameters:
@@ -185,6 +185,11 @@ class SamplingOptions:
                 for name in OPTION_NAMES
             }
         )
+
+    def check(self, engine: EngineClient) -> None:
+        """Refuse what no generation on the engine could use, also where every one sets its own."""
+        if self.given():
+            self.sampling(seed=0).validate(engine.info.vocab_size)
 
     def given(self) -> list[str]:
         """Names of the options that are set."""
@@ -222,6 +227,25 @@ OPTION_NAMES = tuple(field.name for field in fields(SamplingOptions))
 RUN_DEFAULTS = SamplingOptions(max_tokens=128, temperature=1.0, n=1)
 
 
+def checked_flag(name: str, value: Any) -> bool:
+    """The argument `name` of a run, which must be a bool."""
+    if not isinstance(value, bool):
+        _wrong_type(name, value, "True or False")
+    return value
+
+
+def checked_seed(seed: Any) -> int | None:
+    """The argument `seed` of a run: a whole number, as of NumPy too, or None to draw one."""
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
+        _wrong_type("seed", seed, "an integer")
+    number = index(seed)
+    if not 0 <= number < 2**63:
+        raise InvalidRequest(f"seed must be between 0 and 2**63 - 1, not {number}", param="seed")
+    return number
+
+
 def run_defaults() -> SamplingOptions:
     """`RUN_DEFAULTS` with what `global_config` says."""
     from stolon.lang.config import global_config
@@ -234,7 +258,7 @@ def _require(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) 
         _wrong_type(name, value, wanted)
 
 
-def _wrong_type(name: str, value: Any, wanted: str) -> None:
+def _wrong_type(name: str, value: Any, wanted: str) -> NoReturn:
     raise InvalidRequest(f"{name} must be {wanted}, not {value!r}", param=name)
 
 

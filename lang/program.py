@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from stolon.errors import InvalidRequest
 from stolon.lang.arguments import unexpected
-from stolon.lang.backend import default_backend, given_backend
+from stolon.lang.backend import engine_of, given_backend
 from stolon.lang.batch_drivers import AsyncBatch, BlockingBatch
 from stolon.lang.batch_options import BatchOptions
 from stolon.lang.batch_program import batch_program
@@ -18,7 +18,13 @@ from stolon.lang.branch import Branch
 from stolon.lang.compiled import CachedPrefix, CompiledFunction, cache_prefix
 from stolon.lang.invocation import Invocation
 from stolon.lang.location import located, program_line
-from stolon.lang.options import OPTION_NAMES, SamplingOptions, run_defaults
+from stolon.lang.options import (
+    OPTION_NAMES,
+    SamplingOptions,
+    checked_flag,
+    checked_seed,
+    run_defaults,
+)
 from stolon.lang.plan import Plan
 from stolon.lang.planning import plan_program
 from stolon.lang.run import ProgramRun, refuse_on_loop
@@ -195,7 +201,13 @@ class Function:
             "backoff": backoff,
         }
         with located:
+            seed = checked_seed(seed)
             options = BatchOptions.of(given)
+            if checked_flag("generator_style", generator_style) and as_completed:
+                raise InvalidRequest(
+                    "generator_style and as_completed are two orders; give one of them",
+                    param="as_completed",
+                )
         program = batch_program(self, "run_batch", sampling, backend, known=_RUN_ARGUMENTS)
         plan = BlockingBatch(program, batch_kwargs, options, seed)
         return plan.stream() if generator_style or as_completed else plan.collect()
@@ -216,6 +228,7 @@ class Function:
         aborts what runs.
         """
         with located:
+            seed = checked_seed(seed)
             options = BatchOptions.take(arguments)
         program = batch_program(self, "arun_batch", arguments, backend, known=_RUN_ARGUMENTS)
         return AsyncBatch(program, batch_kwargs, options, seed)
@@ -264,7 +277,9 @@ class Function:
                 the argument stands: append it with ``+``, or give it a value.
             Exception: what the body itself raises.
         """
-        return plan_program(self, backend or given_backend(), given, strict=True)
+        with located:
+            engine = given_backend() if backend is None else engine_of(backend)
+        return plan_program(self, engine, given, strict=True)
 
     def compile(self, backend: EngineClient | None = None) -> CompiledFunction:
         """The program with what is constant in it prepared on an engine: the text that every run begins
@@ -276,12 +291,14 @@ class Function:
         Raises:
             GrammarError: a grammar of the program is refused.
         """
-        engine = backend or default_backend()
+        with located:
+            engine = engine_of(backend)
         return CompiledFunction(self, engine, plan_program(self, engine, {}, strict=False))
 
     def cache(self, backend: EngineClient | None = None) -> CachedPrefix:
         """Compute the constant text that every run begins with, so that the first one finds it."""
-        engine = backend or default_backend()
+        with located:
+            engine = engine_of(backend)
         return cache_prefix(plan_program(self, engine, {}, strict=False), engine)
 
     def __repr__(self) -> str:
@@ -320,6 +337,18 @@ class Function:
                 known = {*self.parameters, *also} - set(self.bound)
                 raise unexpected(self.name, name, known, takes=self._takes())
         keywords = self.bound | kwargs
+
+        def call(state: ProgramState) -> Any:
+            result = self.body(state, *args, **keywords)
+            if inspect.iscoroutine(result) and not self.is_async:
+                result.close()
+                raise InvalidRequest(
+                    f"the body of {self.name!r} returns a coroutine, which nothing would run",
+                    where=_place(self.body),
+                    hint="make it 'async def', and await there",
+                )
+            return result
+
         try:
             given = self.signature.bind_partial(None, *args, **kwargs).arguments
             for name in (*given, *kwargs):
@@ -327,7 +356,7 @@ class Function:
             self.signature.bind(None, *args, **keywords)
         except TypeError as error:
             raise TypeError(f"{self.name}(): {error}; it takes {self._takes()}") from None
-        return lambda state: self.body(state, *args, **keywords)
+        return call
 
     def _traced(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -370,12 +399,15 @@ class Function:
         stream: bool,
     ) -> Invocation:
         with located:
+            seed = checked_seed(seed)
+            stream = checked_flag("stream", stream)
             options = SamplingOptions.take(kwargs, self.parameters)
         # Before an engine is started for a call that can't be made.
         self.bind_call(args, kwargs, also=_RUN_ARGUMENTS)
-        state, call = self._state(
-            args, kwargs, backend or default_backend(), options, seed, stream=stream
-        )
+        with located:
+            engine = engine_of(backend)
+            options.check(engine)
+        state, call = self._state(args, kwargs, engine, options, seed, stream=stream)
         return Invocation(state, call, is_async=self.is_async)
 
     def _item(self, index: int, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -413,11 +445,22 @@ def function(
     return function if func is None else Function(func)
 
 
+def _place(body: Body) -> str | None:
+    """``file.py:line`` where a body is defined, if that is known."""
+    code = getattr(body, "__code__", None)
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else None
+
+
 def _check_parameters(body: Body, signature: inspect.Signature) -> frozenset[str]:
     """Names of the parameters after ``s``."""
     names = list(signature.parameters)
-    code = getattr(body, "__code__", None)
-    where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else None
+    where = _place(body)
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise InvalidRequest(
+            "a program can't be a generator: nothing would run its body",
+            where=where,
+            hint="return a list; run(stream=True) and text_iter() give the text as it arrives",
+        )
     if not names or names[0] != "s":
         raise InvalidRequest(
             f"the first parameter of a program must be named s, not {names[0]!r}"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Protocol
+from types import TracebackType
+from typing import NoReturn, Protocol
 
 from stolon.errors import Aborted, InvalidRequest, StolonError
 from stolon.lang.blocks import Block
@@ -46,6 +47,7 @@ class ProgramRun:
         changed: notified when text arrives, a call settles, or the body appends something.
         finished: the body is over and everything it asked for is settled.
         failure: the exception that ended the program.
+        result: what the body returned.
         cancelled: what reads raise since `cancel`.
     """
 
@@ -59,12 +61,6 @@ class ProgramRun:
         streaming: bool = False,
         is_async: bool = False,
     ) -> None:
-        if isinstance(client, str):
-            raise InvalidRequest(
-                f"{client!r} is an address, not a backend",
-                param="backend",
-                hint=f"connect to it once: backend=sl.connect({client!r})",
-            )
         self.name = name
         self.client = client
         self.options = options
@@ -76,8 +72,10 @@ class ProgramRun:
         self.changed = Signal()
         self.finished = False
         self.failure: BaseException | None = None
+        self.result: object = None
         self.cancelled: Aborted | None = None
         self._id = secrets.token_hex(6)
+        self._left_body: TracebackType | None = None
         self._pending: dict[Recorder, None] = {}
         self._handled: dict[int, BaseException] = {}
         self._requests = 0
@@ -189,6 +187,7 @@ class ProgramRun:
 
     def _over_error(self, block: Block) -> Aborted:
         error = Aborted("the program was ended", where=block.calls[0].where)
+        error.__cause__ = self.failure
         error.branch = branch_name(block.path) or None
         return error
 
@@ -200,6 +199,25 @@ class ProgramRun:
     def ended_by(self) -> BaseException | None:
         """What ended the run before its time, None while it runs or if all went well."""
         return (self.failure if self.finished else None) or self.cancelled
+
+    def raise_again(self, ended: BaseException) -> NoReturn:
+        """Raise what ended the run as it left the body: an earlier read has not changed it."""
+        context = ended.__context__
+        try:
+            raise ended.with_traceback(self._left_body if ended is self.failure else None)
+        finally:
+            ended.__context__ = context
+
+    def unseen_cause(self, error: StolonError) -> Exception | None:
+        """What ended the program, if `error` only follows from it and no caller was told.
+
+        `run` and `arun` raise it to their callers; of a run that streams, whoever reads learns it.
+        """
+        cause = error.__cause__
+        told = not self.streaming or not isinstance(error, Aborted)
+        return (
+            None if told or cause is not self.failure or not isinstance(cause, Exception) else cause
+        )
 
     # -- errors ----------------------------------------------------------------------------------
 
@@ -214,7 +232,7 @@ class ProgramRun:
 
     # -- life cycle ------------------------------------------------------------------------------
 
-    def execute(self, body: Callable[[], object]) -> object:
+    def execute(self, body: Callable[[], object]) -> None:
         """Run a synchronous body to the end of everything it asked for.
 
         Raises what the body raises, else the first error of a generation that the body has not
@@ -228,14 +246,14 @@ class ProgramRun:
             for latch in self.drain():
                 latch.wait()
             self._raise_first()
+            self.result = result
         except BaseException as error:
             self._fail(error)
             raise
         finally:
             self._finish()
-        return result
 
-    async def execute_async(self, body: Callable[[], object]) -> object:
+    async def execute_async(self, body: Callable[[], object]) -> None:
         """`execute` for a body that is a coroutine function."""
         self._body_loop = running_loop()
         try:
@@ -247,12 +265,12 @@ class ProgramRun:
             for latch in self.drain():
                 await latch.arrive()
             self._raise_first()
+            self.result = result
         except BaseException as error:
             self._fail(error)
             raise
         finally:
             self._finish()
-        return result
 
     @contextmanager
     def _nested(self) -> Iterator[None]:
@@ -285,6 +303,7 @@ class ProgramRun:
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error
+        self._left_body = error.__traceback__
         self.abort()
 
     def _finish(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from stolon.errors import InvalidRequest
 from stolon.lang.branch import Branch
@@ -16,7 +16,16 @@ from stolon.lang.meta import ChoiceScores, meta_info
 from stolon.lang.streaming import Walk, drive, drive_async, walk_text, walk_variable
 from stolon.lang.trace import Trace
 from stolon.lang.variables import OpenScope, resolve, unknown, waits_for
-from stolon.lang.waiting import Waits, block, for_calls, for_everything, for_name, reporting, until
+from stolon.lang.waiting import (
+    Waits,
+    block,
+    for_calls,
+    for_end,
+    for_everything,
+    for_name,
+    reporting,
+    until,
+)
 from stolon.srt.protocol import Select, SelectResult
 
 
@@ -30,7 +39,6 @@ class ProgramState:
     method.
 
     Attributes:
-        ret_value: what the body returned.
         restored: False; True for the results that a resumed batch takes from its checkpoint.
     """
 
@@ -41,7 +49,6 @@ class ProgramState:
         # What `run` gives its caller sees the same branch as the body's `s`, from outside: while the
         # body still runs, reading waits for what the body will do.
         self._outside = outside
-        self.ret_value: Any = None
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -291,6 +298,16 @@ class ProgramState:
     # -- about the run ---------------------------------------------------------------------------
 
     @property
+    def ret_value(self) -> Any:
+        """What the body returned. Of a run that streams, blocks until it has, or raises what it raised."""
+        run = self._branch.run
+        if self._outside and run.streaming:
+            waits = for_end(run)
+            self._block(waits, what="reading ret_value", instead="async_sync()")
+            self._raise_failure()
+        return run.result
+
+    @property
     def trace(self) -> Trace:
         """What every generation of the run cost and where its tokens came from. Does not wait."""
         return Trace.of(self._branch.run)
@@ -314,6 +331,12 @@ class ProgramState:
     def in_async_program(self) -> bool:
         """Whether the program is an ``async def``."""
         return self._branch.run.is_async
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a state is bound to its run and can't be copied or pickled: go on from it with fork() or "
+            "copy(); to keep it, take text(), messages() or variables"
+        )
 
     def __repr__(self) -> str:
         branch = self._branch
@@ -372,9 +395,10 @@ class ProgramState:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        failure = self._branch.run.ended_by()
+        run = self._branch.run
+        failure = run.ended_by()
         if failure is not None:
-            raise failure
+            run.raise_again(failure)
 
     def _append_hint(self) -> str:
         return (

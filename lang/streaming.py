@@ -41,7 +41,10 @@ def walk_variable(branch: Branch, name: str, *, outside: bool) -> Walk:
     run = branch.run
     yield from for_name(branch, name, outside=outside)
     if name not in branch.variables:
-        raise run.ended_by() or unknown(name, branch.variables)
+        failure = run.ended_by()
+        if failure is not None:
+            run.raise_again(failure)
+        raise unknown(name, branch.variables)
     variable = branch.variables[name]
     if isinstance(variable, Call):
         yield from _walk_call(run, variable)
@@ -67,7 +70,7 @@ def walk_text(branch: Branch, *, outside: bool) -> Walk:
         yield waiter
     failure = run.ended_by()
     if failure is not None:
-        raise failure
+        run.raise_again(failure)
 
 
 def _walk_item(run: ProgramRun, item: Item) -> Walk:

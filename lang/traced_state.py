@@ -18,6 +18,8 @@ from stolon.lang.variables import Gathered, OpenScope, Span
 class TracedState(ProgramState):
     """A state whose reads give placeholders."""
 
+    ret_value: Any = None
+
     @property
     def traced(self) -> TracedBranch:
         branch = self._branch

@@ -38,13 +38,19 @@ def for_name(branch: Branch, name: str, *, outside: bool) -> Waits:
             yield waiter
 
 
-def for_everything(branch: Branch, *, outside: bool) -> Waits:
-    """Until all text of the branch is there; for an observer outside, that of the whole program."""
-    run = branch.run
-    while outside and not run.over:
+def for_end(run: ProgramRun) -> Waits:
+    """Until the program has ended. For an observer outside."""
+    while not run.over:
         waiter = run.changed.waiter()
         if not run.over:
             yield waiter
+
+
+def for_everything(branch: Branch, *, outside: bool) -> Waits:
+    """Until all text of the branch is there; for an observer outside, that of the whole program."""
+    run = branch.run
+    if outside:
+        yield from for_end(run)
     yield from for_calls(run, branch.calls())
 
 
@@ -73,4 +79,7 @@ def reporting(run: ProgramRun) -> Iterator[None]:
         yield
     except StolonError as error:
         run.handled(error)
+        cause = run.unseen_cause(error)
+        if cause is not None:
+            run.raise_again(cause)
         raise

@@ -60,7 +60,7 @@ class Answer:
             async for chunk in self._response.aiter_raw():
                 yield chunk
         except httpx.HTTPError as error:
-            raise unreachable(self._server, error, begun=True) from error
+            raise unreachable(self._server, error, begun=True) from None
 
     async def read(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
         """The whole body. Raises BackendError if it is larger than `limit` bytes."""
@@ -172,14 +172,13 @@ class HTTPClient:
         attempt = 0
         while True:
             asked: float | None = None
-            cause: Exception | None = None
             failure: StolonError
             try:
                 response = await client.send(
                     self._request(client, method, path, body, attempt), stream=True
                 )
             except httpx.HTTPError as error:
-                failure, cause = unreachable(self.server, error), error
+                failure = unreachable(self.server, error)
                 again = not isinstance(error, httpx.TimeoutException) or isinstance(
                     error, httpx.ConnectTimeout
                 )
@@ -190,7 +189,7 @@ class HTTPClient:
                 again, asked = _advice(response)
             wait = self.options.retries.wait(attempt, asked) if again and retry else None
             if wait is None:
-                raise failure from cause
+                raise failure
             await asyncio.sleep(wait)
             attempt += 1
 

@@ -18,7 +18,8 @@ from support.fake_engine import FakeEngine
 
 import stolon as sl
 from stolon.errors import InternalError, InvalidRequest, ProgramError, UnknownVariable
-from stolon.lang.checkpoint_lines import digest
+from stolon.lang.checkpoint import Checkpoint
+from stolon.lang.checkpoint_lines import Identity, digest
 from stolon.srt.protocol import Gen
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -378,3 +379,32 @@ def test_a_full_disk_ends_the_batch_and_loses_nothing(
         echo.run_batch(items(6), num_threads=1, backend=seeded(), checkpoint=path)
     results = error.value.results  # type: ignore[attr-defined]
     assert [r.ret_value for r in results[:3]] == [0, 1, 2]
+
+
+def test_a_line_that_was_written_in_part_does_not_spoil_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = Identity(program="p", signature="", model="m", sampling={})
+    checkpoint = Checkpoint(path, identity, seed=1, draw=0)
+    write = os.write
+
+    def full(file: int, data: Any) -> int:
+        if not bytes(data).startswith(b"{"):
+            raise OSError(28, "No space left on device")
+        return write(file, bytes(data)[:9])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space") as error:
+        checkpoint.append(0, "digest", ValueError())
+    assert error.value.filename == str(path)
+    monkeypatch.undo()
+    checkpoint.append(1, "digest", ValueError())
+    checkpoint.close()
+    assert [line.get("item") for line in lines(path)] == [None, 1]
+
+
+def test_a_checkpoint_must_be_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (Path("/dev/zero"), tmp_path / "pipe", tmp_path):
+        with pytest.raises(InvalidRequest, match=r"no regular file|Is a directory"):
+            echo.run_batch(items(1), backend=seeded(), checkpoint=odd)

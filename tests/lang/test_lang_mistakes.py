@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import enum
 import inspect
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -494,3 +496,126 @@ def test_an_address_is_no_backend() -> None:
     with pytest.raises(InvalidRequest, match="is an address") as caught:
         profile.run("x", backend="http://host:8000")
     assert "sl.connect('http://host:8000')" in str(caught.value.hint)
+
+
+# -- what would be dropped in silence ---------------------------------------------------------------
+
+
+def test_a_generator_is_no_program() -> None:
+    def generator(s):
+        yield s
+
+    async def asynchronous(s):
+        yield s
+
+    for body in (generator, asynchronous):
+        with pytest.raises(InvalidRequest, match="can't be a generator") as error:
+            sl.function(body)
+        assert error.value.where == f"test_lang_mistakes.py:{body.__code__.co_firstlineno}"
+
+
+def test_a_coroutine_that_nothing_would_run_is_refused() -> None:
+    async def inner(s):
+        s += "x"
+
+    @sl.function
+    def wrapped(s):
+        return inner(s)
+
+    @sl.function
+    def outer(s):
+        wrapped(s)
+
+    for program in (wrapped, outer):
+        with pytest.raises(InvalidRequest, match="'wrapped' returns a coroutine"):
+            program.run(backend=FakeEngine())
+
+
+def test_an_expression_is_no_condition() -> None:
+    @sl.function
+    def program(s):
+        if sl.gen("x"):
+            s += "always"
+
+    with pytest.raises(InvalidRequest, match="no condition") as error:
+        program.run(backend=FakeEngine())
+    assert error.value.where == line(-5)
+
+
+# -- arguments of a run that no generation uses -----------------------------------------------------
+
+RUN_ARGUMENTS: list[dict[str, Any]] = [
+    {"seed": "x"},
+    {"seed": 1.5},
+    {"seed": True},
+    {"seed": -1},
+    {"seed": 2**63},
+    {"top_p": 9.0},
+    {"max_tokens": -1},
+    {"temperature": float("nan")},
+    {"backend": 5},
+    {"backend": FakeEngine},
+]
+
+
+@sl.function
+def own_arguments(s):
+    s += "a" + sl.gen("x", seed=1, top_p=0.5, max_tokens=3, temperature=0.0)
+
+
+@pytest.mark.parametrize("given", RUN_ARGUMENTS, ids=str)
+def test_arguments_of_a_run_are_checked_though_each_generation_has_its_own(given: Any) -> None:
+    engine = FakeEngine()
+    arguments = {"backend": engine} | given
+
+    async def in_a_loop() -> None:
+        await own_arguments.arun_batch([{}], **arguments)
+
+    calls: list[Callable[[], object]] = [
+        lambda: own_arguments.run(**arguments),
+        lambda: own_arguments.run(**arguments, stream=True),
+        lambda: asyncio.run(own_arguments.arun(**arguments)),
+        lambda: own_arguments.run_batch([{}], **arguments),
+        lambda: asyncio.run(in_a_loop()),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequest) as error:
+            call()
+        assert error.value.param == next(iter(given))
+        assert (error.value.where or "").startswith("test_lang_mistakes.py:")
+    assert not engine.received
+
+
+def test_the_seed_of_a_run_may_be_an_integer_of_another_kind() -> None:
+    class Whole:
+        def __index__(self) -> int:
+            return 7
+
+    assert own_arguments.run(backend=FakeEngine(), seed=Whole()).seed == 7
+
+
+@pytest.mark.parametrize("name", ["stream", "return_exceptions", "as_completed", "generator_style"])
+def test_switches_of_a_run_are_bools(name: str) -> None:
+    call = own_arguments.run if name == "stream" else partial(own_arguments.run_batch, [{}])
+    with pytest.raises(InvalidRequest, match=f"{name} must be True or False") as error:
+        call(backend=FakeEngine(), **{name: "yes"})
+    assert error.value.param == name
+
+
+def test_two_orders_of_results_are_one_too_many() -> None:
+    with pytest.raises(InvalidRequest, match="give one of them"):
+        own_arguments.run_batch([{}], backend=FakeEngine(), generator_style=True, as_completed=True)
+
+
+def test_the_default_backend_must_be_one() -> None:
+    for call in (sl.set_default_backend, sl.flush_cache, sl.get_server_info):
+        with pytest.raises(InvalidRequest, match="5 is no backend") as error:
+            call(5)
+        assert error.value.where == line(-1)
+
+
+def test_a_state_says_how_it_can_be_kept() -> None:
+    state = own_arguments.run(backend=FakeEngine())
+    for keep in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="bound to its run"):
+            keep(state)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 from support.fake_engine import FakeEngine, tiny_chat_template
 
 import stolon as sl
-from stolon.errors import InternalError
+from stolon.errors import Aborted, InternalError
 
 ANSWER = "a longer answer, in pieces: äöü 🙂 end"
 
@@ -159,3 +160,73 @@ def test_samples_stream_their_first() -> None:
     state = many.run(backend=FakeEngine({"a": ["first", "second"]}), stream=True)
     assert "".join(state.text_iter("a")) == "first"
     assert state["a"] == ["first", "second"]
+
+
+def failing(*, asynchronous: bool) -> sl.Function:
+    def body(s):
+        s += "one " + sl.gen("a")
+        s["kept"] = s["a"]
+        s += " two " + sl.gen("b")
+        raise KeyError("mine")
+
+    async def coroutine(s):
+        s += "one " + sl.gen("a")
+        s["kept"] = await s.aget("a")
+        s += " two " + sl.gen("b")
+        raise KeyError("mine")
+
+    return sl.function(coroutine if asynchronous else body)
+
+
+READS: dict[str, Callable[[sl.ProgramState], object]] = {
+    "variable": lambda s: s["b"],
+    "unset": lambda s: s["c"],
+    "value": lambda s: s.value("b"),
+    "awaited": lambda s: asyncio.run(s.aget("b")),
+    "facts": lambda s: s.get_meta_info("b"),
+    "pieces of all": lambda s: list(s.text_iter()),
+    "pieces of one": lambda s: list(s.text_iter("b")),
+    "sync": lambda s: s.sync(),
+    "text": lambda s: s.text(),
+    "messages": lambda s: s.messages(),
+    "result": lambda s: s.ret_value,
+}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("read", READS)
+def test_what_the_body_raises_reaches_who_watches_the_stream(read: str, asynchronous: bool) -> None:
+    state = failing(asynchronous=asynchronous).run(backend=FakeEngine({"a": "A"}), stream=True)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="mine") as error:
+            READS[read](state)
+        assert type(error.value) is KeyError
+        assert error.value.__context__ is None
+        names = [entry.name for entry in error.traceback]
+        assert names.count("body") + names.count("coroutine") == 1, names
+    assert state["a"] == state["kept"] == "A"
+    assert isinstance(state.error(), KeyError)
+
+
+def test_a_run_that_does_not_stream_says_so_once() -> None:
+    with pytest.raises(KeyError, match="mine") as error:
+        failing(asynchronous=False).run(backend=FakeEngine({"a": "A"}))
+    state = error.value.state  # type: ignore[attr-defined]
+    assert state["kept"] == "A"
+    with pytest.raises(Aborted) as aborted:
+        state["b"]
+    assert aborted.value.__cause__ is error.value
+    assert state.ret_value is None
+
+
+def test_the_result_of_a_stream_is_waited_for() -> None:
+    go = threading.Event()
+
+    @sl.function
+    def slow(s):
+        go.wait(5)
+        return 7
+
+    state = slow.run(backend=FakeEngine(), stream=True)
+    threading.Timer(0.05, go.set).start()
+    assert state.ret_value == 7
