@@ -240,8 +240,12 @@ class ProgramRun:
         """
         refuse_on_loop(f"{self.name}.run()")
         try:
-            with self._nested():
-                result = body()
+            try:
+                with self._nested():
+                    result = body()
+            except StopIteration as error:
+                # As Python does it for a coroutine: futures and generators can't pass one on.
+                raise RuntimeError(f"the program {self.name!r} raised StopIteration") from error
             self.flush()
             for latch in self.drain():
                 latch.wait()

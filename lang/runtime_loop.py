@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,7 +34,11 @@ class RuntimeLoop:
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            # A task that ends with one of these stops the loop, too. Who waits for it is told; others go on.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+                return
 
     def is_current(self) -> bool:
         """Whether the caller runs on the loop's own thread."""

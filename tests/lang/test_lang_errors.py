@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import pickle
 import signal
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -450,3 +452,60 @@ def test_a_body_that_swallows_errors_ends_all_the_same() -> None:
     assert isinstance(state.error(), InternalError)
     with pytest.raises(InternalError):
         state["v2"]
+
+
+# -- exceptions that are no errors -----------------------------------------------------------------
+
+
+def raising(error: BaseException, how: str) -> sl.Function:
+    def body(s, i=0):
+        raise error
+
+    async def coroutine(s, i=0):
+        raise error
+
+    async def in_a_task(s, i=0):
+        async def task():
+            raise error
+
+        await asyncio.create_task(task())
+
+    return sl.function({"def": body, "async": coroutine, "task": in_a_task}[how])
+
+
+@pytest.mark.parametrize("how", ["def", "async", "task"])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_of_a_body_reaches_the_caller_and_ends_no_other_run(
+    kind: type[BaseException], how: str
+) -> None:
+    engine = FakeEngine({"a": "A"})
+
+    @sl.function
+    async def other(s):
+        s += "x" + sl.gen("a")
+        return await s.aget("a")
+
+    calls: list[Callable[[sl.Function], object]] = [
+        lambda program: program.run(backend=engine),
+        lambda program: program.run_batch([{}], backend=engine),
+        lambda program: program.run(backend=engine, stream=True).text(),
+    ]
+    for call in calls:
+        with pytest.raises(kind):
+            call(raising(kind(), how))
+        assert other.run(backend=engine).ret_value == "A"
+
+
+@pytest.mark.parametrize("how", ["def", "async"])
+def test_a_stop_iteration_is_an_error_of_the_body(how: str) -> None:
+    engine = FakeEngine()
+    calls: list[Callable[[sl.Function], object]] = [
+        lambda program: program.run(backend=engine),
+        lambda program: asyncio.run(program.arun(backend=engine)),
+        lambda program: program.run_batch([{}], backend=engine),
+        lambda program: list(program.run_batch([{}], backend=engine, generator_style=True)),
+        lambda program: list(program.run(backend=engine, stream=True).text_iter()),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            call(raising(StopIteration(), how))
