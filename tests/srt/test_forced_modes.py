@@ -90,12 +90,16 @@ def test_off_and_verify_with_log_probs(sampling: dict[str, Any]) -> None:
 def test_forced_log_probs_take_no_further_steps(sampling: dict[str, Any]) -> None:
     """They are those of the model, from the rows that are computed anyhow."""
     with hash_engine(speculation="off") as engine:
+        run(engine, "inject", **sampling)  # the grammar is compiled: nobody waits for it any more
+        engine.flush_cache()
+        before = engine.stats().steps
         plain = run(engine, "inject", **sampling)
-        steps = engine.stats().steps
-    with hash_engine(speculation="off") as engine:
+        steps = engine.stats().steps - before
+        engine.flush_cache()
+        before = engine.stats().steps
         scored = run(engine, "inject", return_logprob=True, **sampling)
         # The last forced run ends the text, and is computed for its log-probs alone.
-        assert engine.stats().steps <= steps + 1
+        assert engine.stats().steps - before <= steps + 1
         assert engine.stats().drafted_tokens == 0
     assert scored.token_ids == plain.token_ids
     assert scored.usage.forced_tokens == plain.usage.forced_tokens > 10
