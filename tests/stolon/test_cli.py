@@ -45,6 +45,12 @@ def run_cli(*args, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
+def test_the_package_can_be_run_as_a_module():
+    command = [sys.executable, "-m", "stolon", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("stolon ")
+
+
 def test_help_is_light():
     code = (
         "import sys; from stolon.cli import build_parser; build_parser().format_help();"
