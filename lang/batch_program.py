@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stolon.errors import InvalidRequest
 from stolon.lang.arguments import described, unexpected
 from stolon.lang.backend import engine_of
 from stolon.lang.batch_options import BATCH_NAMES
+from stolon.lang.body import BoundBody
 from stolon.lang.checkpoint_lines import Identity
-from stolon.lang.invocation import Invocation
+from stolon.lang.invocation import RUN_ARGUMENTS, Invocation
 from stolon.lang.location import located
 from stolon.lang.options import SamplingOptions
 from stolon.lang.restored import is_plain
+from stolon.lang.tracing import active_trace
 from stolon.srt.client import EngineClient
-
-if TYPE_CHECKING:
-    from stolon.lang.program import Function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,30 +39,31 @@ class BatchProgram:
 
 
 def batch_program(
-    function: Function,
+    function: BoundBody,
     caller: str,
     sampling: dict[str, Any],
     backend: EngineClient | None,
-    *,
-    known: Iterable[str],
 ) -> BatchProgram:
     """The program of a call of `caller`, `run_batch` or `arun_batch`, with its sampling arguments.
 
-    Raises TypeError for an argument that is none of these, nor one of the `known` that it may mean.
+    Raises TypeError for an argument that is none of these, naming one that it may mean.
     """
     with located:
         options = SamplingOptions.take(sampling, ())
     if sampling:
-        names = {"batch_kwargs", "generator_style", *BATCH_NAMES, *known} - {"stream"}
+        names = {"batch_kwargs", "generator_style", *BATCH_NAMES, *RUN_ARGUMENTS} - {"stream"}
         raise unexpected(caller, next(iter(sampling)), names)
     with located:
         engine = engine_of(backend)
         options.check(engine)
 
     def prepare(index: int, item: Any, seed: int) -> Invocation:
-        args, kwargs = function._item(index, item)
-        state, call = function._state(args, kwargs, engine, options, seed, stream=False)
-        return Invocation(state, call, is_async=function.is_async)
+        args, kwargs = _arguments(index, item)
+        trace = active_trace()
+        if trace is not None:
+            trace.end("a batch of programs runs here")
+        call = function.bind_call(args, kwargs)
+        return Invocation.of(function, call, engine, options, seed)
 
     return BatchProgram(
         client=engine,
@@ -78,11 +79,23 @@ def batch_program(
     )
 
 
-def _by_name(function: Function, item: Any) -> Any:
+def _arguments(index: int, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An item as the arguments of a call."""
+    if isinstance(item, Mapping):
+        return (), dict(item)
+    if isinstance(item, tuple | list):
+        return tuple(item), {}
+    raise InvalidRequest(
+        f"item {index} of the batch is a {type(item).__name__}",
+        hint="items are dicts of arguments, or tuples of positional ones",
+    )
+
+
+def _by_name(function: BoundBody, item: Any) -> Any:
     """Arguments that a checkpoint tells an item by. What is bound and no data is the program's."""
     if not isinstance(item, Mapping | tuple | list):
         return item
-    args, kwargs = function._item(0, item)
+    args, kwargs = _arguments(0, item)
     try:
         given = function.signature.bind_partial(None, *args, **kwargs).arguments
     except TypeError:

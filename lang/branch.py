@@ -1,4 +1,4 @@
-"""One branch of a program: an append-only record of what it says and asks for."""
+"""One branch of a program: what it says, and the branches that go on from it."""
 
 from __future__ import annotations
 
@@ -6,224 +6,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stolon.errors import InvalidRequest, StolonError
-from stolon.lang.blocks import Block, Tail, split
-from stolon.lang.calls import (
-    Borrowed,
-    BranchPath,
-    Call,
-    Item,
-    Known,
-    Sample,
-    branch_name,
-    calls_of,
-)
+from stolon.errors import InvalidRequest
+from stolon.lang.blocks import Tail
+from stolon.lang.calls import Borrowed, BranchPath, Call, Item, Known, Sample, calls_of
 from stolon.lang.history import History
-from stolon.lang.ir import (
-    Expr,
-    ExprList,
-    GenExpr,
-    ReasoningExpr,
-    RoleBegin,
-    RoleEnd,
-    SelectExpr,
-    TextExpr,
-)
-from stolon.lang.location import placed, program_line
-from stolon.lang.roles import Conversation, Turn
+from stolon.lang.ir import Expr, ReasoningExpr
+from stolon.lang.location import program_line
+from stolon.lang.recording import Recording
+from stolon.lang.roles import Turn
 from stolon.lang.run import ProgramRun
-from stolon.lang.separation import REASONING, Marker, separation
-from stolon.lang.variables import Gathered, OpenScope, Span, Variables
-from stolon.srt.protocol import Gen, Select
-from stolon.srt.seeds import derive_seed
+from stolon.lang.separation import REASONING, separation
+from stolon.lang.variables import Gathered, Span, Variables
+from stolon.srt.protocol import Gen
 
 
-class Branch:
-    """Records lazily: nothing is sent before the program reads something, forks, or ends.
+class Branch(Recording):
+    """A record that can be forked, and joined with what was forked from it."""
 
-    Attributes:
-        path: (fork, child) pairs from the root.
-        items: everything appended, in order: the branch's text.
-        variables: plain values, and `Call`, `Sample`, `Span`, `Gathered` or `OpenScope`.
-        chat: messages and the open role.
-        head: the end of the last block sent; what follows is appended to its tokens.
-        pending: the items after it.
-    """
-
-    __slots__ = (
-        "_base_items",
-        "_base_turns",
-        "_forks",
-        "_generations",
-        "chat",
-        "head",
-        "items",
-        "path",
-        "pending",
-        "run",
-        "variables",
-    )
+    __slots__ = ("_base_items", "_base_turns", "_forks")
 
     def __init__(self, run: ProgramRun, path: BranchPath = ()) -> None:
-        self.run = run
-        self.path = path
-        self.items = History()
-        self.variables = Variables()
-        self.chat = Conversation.of(run.client, run.options.chat_template)
-        self.head: Tail | None = None
-        self.pending: list[Item] = []
+        super().__init__(run, path)
         self._forks = 0
-        self._generations = 0
         self._base_items = 0
         self._base_turns = 0
-
-    # -- recording -------------------------------------------------------------------------------
-
-    def append(self, expr: Expr) -> None:
-        """Record an expression. Errors name the program line that appends it."""
-        where = program_line()
-        try:
-            with self.run.lock:
-                self._append(expr, where)
-        except StolonError as error:
-            error.where = placed(where, error.where)
-            raise
-        if self.run.streaming:
-            self.run.changed.notify()
-
-    def _append(self, expr: Expr, where: str) -> None:
-        match expr:
-            case TextExpr(text=text):
-                self._add_text(text, special=False)
-            case ExprList(parts=parts):
-                for part in parts:
-                    self._append(part, where)
-            case GenExpr():
-                self._add_call(self._generation(expr, where), expr.name)
-            case SelectExpr():
-                self._add_call(self._selection(expr, where), expr.name)
-            case ReasoningExpr():
-                self._separate(expr, where)
-            case Marker(text=text):
-                self._add_text(text, special=True)
-            case RoleBegin(role=role):
-                for part in self.chat.default_system(role):
-                    self._append(part, where)
-                self.chat, prefix = self.chat.begin(role, self.items)
-                self._add_text(prefix, special=True)
-            case RoleEnd(role=role):
-                self.chat, suffix = self.chat.end(role, self.items)
-                self._add_text(suffix, special=True)
-            case _:
-                raise InvalidRequest(f"{expr!r} can't be appended to a state")
-
-    def _add_text(self, text: str, *, special: bool) -> None:
-        if text:
-            self._add(Known(text, special))
-
-    def _add(self, item: Item) -> None:
-        self.items.append(item)
-        self.pending.append(item)
-
-    def _add_call(self, call: Call, name: str | None) -> None:
-        self._add(call)
-        self.run.record(call, self)
-        if name is not None:
-            self.variables[name] = call
-
-    def _separate(self, expr: ReasoningExpr, where: str) -> None:
-        """Generate on a branch of its own; here the answer is appended, as text."""
-        name = expr.inner.name
-        plan = separation(expr, self._text_before(), self.run.options)
-        if plan is None:
-            self._append(expr.inner, where)
-            answer: Any = None
-            reasoning: Any = ""
-        else:
-            self._send_pending()
-            (path,) = self._fork_paths(1)
-            child = self._child(path, self.variables.snapshot())
-            for part in plan.exprs:
-                child._append(part, where)
-            answer, reasoning = plan.sides(calls_of(child.items.since(len(self.items))))
-            self._add_text(plan.closing, special=True)
-            self._add(Borrowed(answer))
-        if name is not None:
-            if answer is not None:
-                self.variables[name] = answer
-            self.variables[name + REASONING] = reasoning
-
-    def _text_before(self) -> str:
-        """The known text that the branch ends with."""
-        known: list[str] = []
-        for item in reversed(self.items):
-            if not isinstance(item, Known):
-                break
-            known.append(item.text)
-        return "".join(reversed(known))
-
-    def _seed(self, *what: str) -> int:
-        return derive_seed(self.run.seed, branch_name(self.path), self._generations, *what)
-
-    def _selection(self, expr: SelectExpr, where: str) -> Call:
-        # Two selections after the same generation draw at different positions.
-        segment = Select(
-            choices=expr.choices,
-            name=expr.name,
-            method=expr.method,
-            heal=self._heal(),
-            temperature=expr.temperature,
-            seed=self._seed("select") if expr.seed is None else expr.seed,
-        )
-        segment.validate()
-        return Call(segment, where=where, path=self.path, decode=expr.decode)
-
-    def _generation(self, expr: GenExpr, where: str) -> Call:
-        options = expr.options.over(self.run.options)
-        seed = self._seed()
-        stop = (*expr.extra_stop, *self.chat.stop())
-        sampling = options.sampling(seed=seed, extra_stop=stop)
-        sampling.validate(self.run.client.info.vocab_size)
-        self._generations += 1
-        segment = Gen(
-            name=expr.name,
-            sampling=sampling,
-            grammar=expr.grammar,
-            logprobs=options.logprobs(),
-            heal=self._heal(),
-        )
-        return Call(
-            segment,
-            where=where,
-            path=self.path,
-            n=options.n or 1,
-            decode=expr.decode,
-            prompt_logprobs=options.prompt_logprobs(),
-            spelled=options.return_text_in_logprobs is not False,
-        )
-
-    def _heal(self) -> bool:
-        last = self.pending[-1] if self.pending else None
-        return isinstance(last, Borrowed) or (isinstance(last, Known) and not last.special)
-
-    def take_blocks(self) -> list[Block]:
-        """Remove what is pending up to the last call, as blocks. The caller holds the lock."""
-        blocks, self.pending = split(self.pending, self.head, self.path)
-        if blocks:
-            self.head = Tail(blocks[-1])
-        return blocks
-
-    # -- scopes ----------------------------------------------------------------------------------
-
-    def open_scope(self, name: str) -> OpenScope:
-        """Begin a `var_scope`; its variable can't be read until `close_scope`."""
-        scope = OpenScope(name, len(self.items))
-        self.variables[name] = scope
-        return scope
-
-    def close_scope(self, scope: OpenScope) -> None:
-        """The variable becomes all text since `open_scope`."""
-        self.variables[scope.name] = Span(tuple(self.items.since(scope.start)))
 
     # -- forks -----------------------------------------------------------------------------------
 
@@ -332,11 +138,44 @@ class Branch:
             self.chat = self.chat.with_turns(turns)
         self.run.changed.notify()
 
-    # -- reading ---------------------------------------------------------------------------------
+    # -- reasoning -------------------------------------------------------------------------------
 
-    def calls(self) -> list[Call]:
-        """Every call that the branch's text depends on."""
-        return calls_of(self.items)
+    def _append(self, expr: Expr, where: str) -> None:
+        if isinstance(expr, ReasoningExpr):
+            self._separate(expr, where)
+        else:
+            super()._append(expr, where)
+
+    def _separate(self, expr: ReasoningExpr, where: str) -> None:
+        """Generate on a branch of its own; here the answer is appended, as text."""
+        name = expr.inner.name
+        plan = separation(expr, self._text_before(), self.run.options)
+        if plan is None:
+            self._append(expr.inner, where)
+            answer: Any = None
+            reasoning: Any = ""
+        else:
+            self._send_pending()
+            (path,) = self._fork_paths(1)
+            child = self._child(path, self.variables.snapshot())
+            for part in plan.exprs:
+                child._append(part, where)
+            answer, reasoning = plan.sides(calls_of(child.items.since(len(self.items))))
+            self._add_text(plan.closing, special=True)
+            self._add(Borrowed(answer))
+        if name is not None:
+            if answer is not None:
+                self.variables[name] = answer
+            self.variables[name + REASONING] = reasoning
+
+    def _text_before(self) -> str:
+        """The known text that the branch ends with."""
+        known: list[str] = []
+        for item in reversed(self.items):
+            if not isinstance(item, Known):
+                break
+            known.append(item.text)
+        return "".join(reversed(known))
 
 
 def _borrow(item: Item) -> Item:

@@ -8,10 +8,20 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from stolon.lang.body import RESERVED, BoundBody
+from stolon.lang.branch import Branch
 from stolon.lang.config import global_config
-from stolon.lang.run import refuse_on_loop
+from stolon.lang.options import OPTION_NAMES, SamplingOptions, run_defaults
+from stolon.lang.run import ProgramRun, refuse_on_loop
 from stolon.lang.runtime_loop import runtime_loop, spawn, wait_for
 from stolon.lang.state import ProgramState
+from stolon.srt.client import EngineClient
+
+Call = Callable[[ProgramState], Any]
+
+
+RUN_ARGUMENTS = (*RESERVED, *OPTION_NAMES, "max_new_tokens")
+"""What `Function.run` takes beside the program's own arguments."""
 
 
 class Invocation:
@@ -21,11 +31,34 @@ class Invocation:
         state: what the caller is given; the body has a view of its own on the same branch.
     """
 
-    def __init__(self, state: ProgramState, call: Callable[..., Any], *, is_async: bool) -> None:
+    def __init__(self, state: ProgramState, call: Call, *, is_async: bool) -> None:
         self.state = state
         self.run = state._branch.run
         self.is_async = is_async
         self._call = call
+
+    @classmethod
+    def of(
+        cls,
+        program: BoundBody,
+        call: Call,
+        engine: EngineClient,
+        options: SamplingOptions,
+        seed: int | None,
+        *,
+        stream: bool = False,
+    ) -> Invocation:
+        """A new run of a program; `call` is its `bind_call`."""
+        run = ProgramRun(
+            name=program.name,
+            client=engine,
+            options=options.over(run_defaults()),
+            seed=seed,
+            streaming=stream,
+            is_async=program.is_async,
+        )
+        state = ProgramState(Branch(run), outside=True)
+        return cls(state, call, is_async=program.is_async)
 
     def _body(self) -> Any:
         return self._call(ProgramState(self.state._branch))

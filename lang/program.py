@@ -3,56 +3,34 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import os
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal, overload
+from collections.abc import Callable, Mapping
+from typing import Any, overload
 
 from stolon.errors import InvalidRequest
-from stolon.lang.arguments import unexpected
 from stolon.lang.backend import engine_of, given_backend
-from stolon.lang.batch_drivers import AsyncBatch, BlockingBatch
-from stolon.lang.batch_options import BatchOptions
-from stolon.lang.batch_program import batch_program
-from stolon.lang.branch import Branch
+from stolon.lang.batch_calls import BatchCalls
+from stolon.lang.body import Body
 from stolon.lang.compiled import CachedPrefix, CompiledFunction, cache_prefix
-from stolon.lang.invocation import Invocation
+from stolon.lang.invocation import RUN_ARGUMENTS, Invocation
 from stolon.lang.location import located, program_line
-from stolon.lang.options import (
-    OPTION_NAMES,
-    SamplingOptions,
-    checked_flag,
-    checked_seed,
-    run_defaults,
-)
+from stolon.lang.options import SamplingOptions, checked_flag, checked_seed
 from stolon.lang.plan import Plan
 from stolon.lang.planning import plan_program
-from stolon.lang.run import ProgramRun, refuse_on_loop
 from stolon.lang.state import ProgramState
 from stolon.lang.tracing import active_trace
 from stolon.srt.client import EngineClient
 
-Body = Callable[..., Any]
 
-_RESERVED = ("backend", "seed", "stream")
-_RUN_ARGUMENTS = (*_RESERVED, *OPTION_NAMES, "max_new_tokens")
-
-
-class Function:
+class Function(BatchCalls):
     """A program. Made by `function`; the body may be ``def`` or ``async def``.
 
     Calling it with a state as first argument runs the body inside that program. Calling it with
     its own arguments alone is `run`, for an ``async def`` body `arun`.
     """
 
-    def __init__(self, body: Body, *, bound: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, body: Body, bound: Mapping[str, Any] | None = None) -> None:
         functools.update_wrapper(self, body)
-        self.body = body
-        self.name: str = getattr(body, "__qualname__", repr(body)).rpartition("<locals>.")[2]
-        self.is_async = inspect.iscoroutinefunction(body)
-        self.signature = inspect.signature(body)
-        self.bound = dict(bound or {})
-        self.parameters = _check_parameters(body, self.signature)
+        super().__init__(body, bound)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -123,116 +101,6 @@ class Function:
             await invocation.run_in_thread()
         return invocation.state
 
-    @overload
-    def run_batch(
-        self, batch_kwargs: Iterable[Any], *, as_completed: Literal[True], **kwargs: Any
-    ) -> Iterator[tuple[int, ProgramState]]: ...
-    @overload
-    def run_batch(
-        self, batch_kwargs: Iterable[Any], *, generator_style: Literal[True], **kwargs: Any
-    ) -> Iterator[ProgramState]: ...
-    @overload
-    def run_batch(
-        self, batch_kwargs: Iterable[Any], *, return_exceptions: Literal[True], **kwargs: Any
-    ) -> list[ProgramState | Exception]: ...
-    @overload
-    def run_batch(self, batch_kwargs: Iterable[Any], **kwargs: Any) -> list[ProgramState]: ...
-    def run_batch(
-        self,
-        batch_kwargs: Iterable[Any],
-        *,
-        backend: EngineClient | None = None,
-        seed: int | None = None,
-        num_threads: int | Literal["auto"] = "auto",
-        concurrency: int | Literal["auto"] | None = None,
-        progress: bool | Literal["auto"] = False,
-        progress_bar: bool = False,
-        return_exceptions: bool = False,
-        generator_style: bool = False,
-        as_completed: bool = False,
-        checkpoint: str | os.PathLike[str] | None = None,
-        retries: int = 2,
-        backoff: float = 0.5,
-        **sampling: Any,
-    ) -> Any:
-        """Run the program once per item, many at a time; states come in the order of the items.
-
-        Args:
-            batch_kwargs: dicts of arguments, or tuples or lists of positional ones, from any iterable. It is
-                pulled from as places become free, in the calling thread.
-            seed: item i runs with a seed derived from this one and i. Drawn if None.
-            num_threads, concurrency: two names of one thing: programs running at once. "auto" begins
-                with 64, adds more while the engine has no queue, and takes some away when requests
-                queue up in it or are put back for lack of room. An ``async def`` program takes no
-                thread; any other takes one while its body runs.
-            progress, progress_bar: two names of one switch: a bar on stderr with items, failures,
-                generated tokens per second and the time left; "auto" draws it on a terminal only.
-            return_exceptions: failures stand in the list in the place of states. Otherwise the
-                first failure lets no further item begin, and is raised when those that run are
-                done; its attribute ``results`` is the list with the states that are finished, the
-                exceptions, and None for items that never began. Its notes, and the ``where`` of a
-                StolonError, name the item.
-            generator_style: yield states in order as they come due, and keep none; `batch_kwargs` may be
-                endless. At most as many items are ahead as may run at once.
-            as_completed: the same, but yield (index, state) as they are finished.
-            checkpoint: a JSON Lines file. Every item that ends is appended to it at once. The same
-                call with the same file takes the items that ended well from there, as
-                `RestoredState`, and runs the others; without `seed` it has the seed of the file, so
-                that the result is that of a call that was never interrupted.
-            retries, backoff: an item that fails with an error that may pass (its ``retryable`` is
-                True: a lost connection, an overloaded server) is run anew with the same seed, so
-                often, after so many seconds, doubled each time.
-            sampling: as in `run`.
-
-        Raises:
-            BatchInterrupted: at Ctrl-C, a KeyboardInterrupt with ``results`` as above.
-            InvalidRequest: the checkpoint belongs to another batch, or is in use.
-        """
-        refuse_on_loop(f"{self.name}.run_batch()")
-        given = {
-            "num_threads": num_threads,
-            "concurrency": concurrency,
-            "progress": progress,
-            "progress_bar": progress_bar,
-            "return_exceptions": return_exceptions,
-            "as_completed": as_completed,
-            "checkpoint": checkpoint,
-            "retries": retries,
-            "backoff": backoff,
-        }
-        with located:
-            seed = checked_seed(seed)
-            options = BatchOptions.of(given)
-            if checked_flag("generator_style", generator_style) and as_completed:
-                raise InvalidRequest(
-                    "generator_style and as_completed are two orders; give one of them",
-                    param="as_completed",
-                )
-        program = batch_program(self, "run_batch", sampling, backend, known=_RUN_ARGUMENTS)
-        plan = BlockingBatch(program, batch_kwargs, options, seed)
-        return plan.stream() if generator_style or as_completed else plan.collect()
-
-    def arun_batch(
-        self,
-        batch_kwargs: Iterable[Any] | AsyncIterable[Any],
-        *,
-        backend: EngineClient | None = None,
-        seed: int | None = None,
-        **arguments: Any,
-    ) -> AsyncBatch:
-        """`run_batch` on the running loop: ``await`` it for the list, or iterate over it.
-
-        ``async for index, state in fn.arun_batch(items)`` yields in order, with ``as_completed=True``
-        as items are finished, and keeps no states. `batch_kwargs` may be an async iterable, too. Arguments
-        are those of `run_batch` but for ``generator_style``. Cancelling it, or leaving the iteration,
-        aborts what runs.
-        """
-        with located:
-            seed = checked_seed(seed)
-            options = BatchOptions.take(arguments)
-        program = batch_program(self, "arun_batch", arguments, backend, known=_RUN_ARGUMENTS)
-        return AsyncBatch(program, batch_kwargs, options, seed)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """With the state of another program first: run the body there; the result is the body's.
 
@@ -252,13 +120,7 @@ class Function:
 
     def bind(self, **arguments: Any) -> Function:
         """A program with some arguments fixed. Giving one of them again in a call is an error."""
-        for name in arguments:
-            if name not in self.parameters and not self._takes_any:
-                raise TypeError(
-                    f"{self.name}() has no parameter {name!r} to bind; it takes {self._takes()}"
-                )
-            self._refuse_bound(name)
-        return Function(self.body, bound=self.bound | arguments)
+        return Function(self.body, self.with_bound(arguments))
 
     # -- before it runs --------------------------------------------------------------------------
 
@@ -304,90 +166,14 @@ class Function:
     def __repr__(self) -> str:
         return f"<program {self.name}{self.signature}>"
 
-    # -- arguments -------------------------------------------------------------------------------
-
-    @property
-    def _takes_any(self) -> bool:
-        return any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values())
-
-    def _refuse_bound(self, name: str) -> None:
-        if name in self.bound:
-            raise InvalidRequest(
-                f"{self.name}: argument {name!r} is bound already", param=name, where=program_line()
-            )
-
-    def _takes(self) -> str:
-        """The program's own arguments in words."""
-        marks: dict[Any, str] = {
-            inspect.Parameter.VAR_POSITIONAL: "*",
-            inspect.Parameter.VAR_KEYWORD: "**",
-        }
-        own = [p for p in list(self.signature.parameters.values())[1:] if p.name not in self.bound]
-        return ", ".join(marks.get(p.kind, "") + p.name for p in own) or "no arguments"
-
-    def bind_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, also: Collection[str] = ()
-    ) -> Callable[..., Any]:
-        """The body with its arguments, waiting for the state; raises TypeError as a call would.
-
-        `also` are names beside the program's own that a misspelt one may mean.
-        """
-        for name in kwargs:
-            if name not in self.parameters and not self._takes_any:
-                known = {*self.parameters, *also} - set(self.bound)
-                raise unexpected(self.name, name, known, takes=self._takes())
-        keywords = self.bound | kwargs
-
-        def call(state: ProgramState) -> Any:
-            result = self.body(state, *args, **keywords)
-            if inspect.iscoroutine(result) and not self.is_async:
-                result.close()
-                raise InvalidRequest(
-                    f"the body of {self.name!r} returns a coroutine, which nothing would run",
-                    where=_place(self.body),
-                    hint="make it 'async def', and await there",
-                )
-            return result
-
-        try:
-            given = self.signature.bind_partial(None, *args, **kwargs).arguments
-            for name in (*given, *kwargs):
-                self._refuse_bound(name)
-            self.signature.bind(None, *args, **keywords)
-        except TypeError as error:
-            raise TypeError(f"{self.name}(): {error}; it takes {self._takes()}") from None
-        return call
+    # -- one call -------------------------------------------------------------------------------
 
     def _traced(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], SamplingOptions]:
         with located:
             options = SamplingOptions.take(kwargs, self.parameters)
-        return self.bind_call(args, kwargs, also=_RUN_ARGUMENTS), options
-
-    def _state(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        engine: EngineClient,
-        options: SamplingOptions,
-        seed: int | None,
-        *,
-        stream: bool,
-    ) -> tuple[ProgramState, Callable[..., Any]]:
-        trace = active_trace()
-        if trace is not None:
-            trace.end("a batch of programs runs here")
-        call = self.bind_call(args, kwargs)
-        run = ProgramRun(
-            name=self.name,
-            client=engine,
-            options=options.over(run_defaults()),
-            seed=seed,
-            streaming=stream,
-            is_async=self.is_async,
-        )
-        return ProgramState(Branch(run), outside=True), call
+        return self.bind_call(args, kwargs, also=RUN_ARGUMENTS), options
 
     def _invoke(
         self,
@@ -403,24 +189,11 @@ class Function:
             stream = checked_flag("stream", stream)
             options = SamplingOptions.take(kwargs, self.parameters)
         # Before an engine is started for a call that can't be made.
-        self.bind_call(args, kwargs, also=_RUN_ARGUMENTS)
+        call = self.bind_call(args, kwargs, also=RUN_ARGUMENTS)
         with located:
             engine = engine_of(backend)
             options.check(engine)
-        state, call = self._state(args, kwargs, engine, options, seed, stream=stream)
-        return Invocation(state, call, is_async=self.is_async)
-
-    def _item(self, index: int, item: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if isinstance(item, Mapping):
-            args, kwargs = (), dict(item)
-        elif isinstance(item, tuple | list):
-            args, kwargs = tuple(item), {}
-        else:
-            raise InvalidRequest(
-                f"item {index} of the batch is a {type(item).__name__}",
-                hint="items are dicts of arguments, or tuples of positional ones",
-            )
-        return args, kwargs
+        return Invocation.of(self, call, engine, options, seed, stream=stream)
 
 
 @overload
@@ -443,35 +216,3 @@ def function(
             "them once",
         )
     return function if func is None else Function(func)
-
-
-def _place(body: Body) -> str | None:
-    """``file.py:line`` where a body is defined, if that is known."""
-    code = getattr(body, "__code__", None)
-    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code else None
-
-
-def _check_parameters(body: Body, signature: inspect.Signature) -> frozenset[str]:
-    """Names of the parameters after ``s``."""
-    names = list(signature.parameters)
-    where = _place(body)
-    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-        raise InvalidRequest(
-            "a program can't be a generator: nothing would run its body",
-            where=where,
-            hint="return a list; run(stream=True) and text_iter() give the text as it arrives",
-        )
-    if not names or names[0] != "s":
-        raise InvalidRequest(
-            f"the first parameter of a program must be named s, not {names[0]!r}"
-            if names
-            else "a program needs a first parameter named s",
-            where=where,
-        )
-    for name in _RESERVED:
-        if name in names:
-            raise InvalidRequest(
-                f"a program can't have a parameter {name!r}: it is an argument of run()",
-                where=where,
-            )
-    return frozenset(names[1:])

@@ -10,8 +10,8 @@ from stolon.lang.calls import Borrowed, Call, Item, Known, item_text
 from stolon.lang.latch import Latch
 from stolon.lang.meta import logprob_fields
 from stolon.lang.run import ProgramRun
-from stolon.lang.variables import resolve, unknown, waits_for
-from stolon.lang.waiting import for_calls, for_name, reporting
+from stolon.lang.variables import resolve, waits_for
+from stolon.lang.waiting import for_calls, for_name, raise_failure, reporting, variable_of
 
 Piece = tuple[str, dict[str, Any]]
 # Yields pieces, and latches to wait for before it goes on.
@@ -40,12 +40,7 @@ def walk_variable(branch: Branch, name: str, *, outside: bool) -> Walk:
     """Pieces of one variable. Outside a running program it waits until the variable is set."""
     run = branch.run
     yield from for_name(branch, name, outside=outside)
-    if name not in branch.variables:
-        failure = run.ended_by()
-        if failure is not None:
-            run.raise_again(failure)
-        raise unknown(name, branch.variables)
-    variable = branch.variables[name]
+    variable = variable_of(branch, name)
     if isinstance(variable, Call):
         yield from _walk_call(run, variable)
         return
@@ -68,9 +63,7 @@ def walk_text(branch: Branch, *, outside: bool) -> Walk:
         if finished:
             break
         yield waiter
-    failure = run.ended_by()
-    if failure is not None:
-        run.raise_again(failure)
+    raise_failure(run)
 
 
 def _walk_item(run: ProgramRun, item: Item) -> Walk:

@@ -13,6 +13,7 @@ from stolon.lang.placeholders import Variable
 from stolon.lang.state import ProgramState
 from stolon.lang.traced_branch import TracedBranch
 from stolon.lang.variables import Gathered, OpenScope, Span
+from stolon.lang.waiting import variable_of
 
 
 class TracedState(ProgramState):
@@ -28,7 +29,7 @@ class TracedState(ProgramState):
 
     def get_var(self, name: str) -> Any:
         self.traced.run.tracer.check()
-        variable = self._variable(name)
+        variable = variable_of(self._branch, name)
         found = self._placeholder(variable, name)
         if found is not variable:
             self.traced.read(name)

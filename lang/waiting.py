@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from stolon.errors import InvalidRequest, StolonError
 from stolon.lang.branch import Branch
@@ -11,6 +12,7 @@ from stolon.lang.calls import Call
 from stolon.lang.latch import Latch
 from stolon.lang.location import program_line
 from stolon.lang.run import ProgramRun
+from stolon.lang.variables import unknown, waits_for
 
 # Latches to wait for, one after the other; later ones may depend on what the earlier ones brought.
 Waits = Iterator[Latch]
@@ -70,6 +72,38 @@ async def until(waits: Waits) -> None:
     """Wait without blocking the loop."""
     for latch in waits:
         await latch.arrive()
+
+
+def settled(branch: Branch, name: str, *, outside: bool, instead: str) -> Any:
+    """What a variable holds now, once its calls are settled. It may be set anew meanwhile."""
+    run, what = branch.run, f"reading {name!r}"
+    block(run, for_name(branch, name, outside=outside), what=what, instead=instead)
+    variable = variable_of(branch, name)
+    block(run, for_calls(run, waits_for(variable)), what=what, instead=instead)
+    return variable
+
+
+async def asettled(branch: Branch, name: str, *, outside: bool) -> Any:
+    """`settled`, awaited."""
+    await until(for_name(branch, name, outside=outside))
+    variable = variable_of(branch, name)
+    await until(for_calls(branch.run, waits_for(variable)))
+    return variable
+
+
+def variable_of(branch: Branch, name: str) -> Any:
+    """What a variable holds. Raises what ended the run, or UnknownVariable, where it is not set."""
+    if name not in branch.variables:
+        raise_failure(branch.run)
+        raise unknown(name, branch.variables)
+    return branch.variables[name]
+
+
+def raise_failure(run: ProgramRun) -> None:
+    """Raise what ended the run before its time, if something did."""
+    failure = run.ended_by()
+    if failure is not None:
+        run.raise_again(failure)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 
 from stolon.errors import BackendError, InvalidRequest
 from stolon.lang.backends import sse
-from stolon.lang.backends.answers import Answer, Counts, total
+from stolon.lang.backends.answers import Answer, Counts
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields, refuse
 from stolon.lang.backends.dialects_detect import Address
@@ -19,7 +18,8 @@ from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
 from stolon.lang.backends.http_errors import printable
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import finish
-from stolon.lang.backends.remote import OnAnswer, RemoteBackend, together
+from stolon.lang.backends.remote import OneCallPerSample
+from stolon.lang.backends.remote_walk import OnAnswer
 from stolon.lang.backends.transcript import Transcript, transcript_template
 from stolon.srt.protocol import Gen
 
@@ -66,7 +66,7 @@ class Event(msgspec.Struct):
     error: _Error | None = None
 
 
-class Anthropic(RemoteBackend):
+class Anthropic(OneCallPerSample):
     """Claude. Messages only; one generation in a message, or what the model lets be begun for it."""
 
     def __init__(
@@ -99,15 +99,7 @@ class Anthropic(RemoteBackend):
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def generate(
-        self, before: Transcript, gen: Gen, samples: Sequence[int], on_answer: OnAnswer | None
-    ) -> list[Answer]:
-        answers = await together(self._one(before, gen, sample, on_answer) for sample in samples)
-        for answer in answers:
-            self.charge(total([answer]))
-        return answers
-
-    async def _one(
+    async def answer(
         self, before: Transcript, gen: Gen, sample: int, on_answer: OnAnswer | None
     ) -> Answer:
         body = self._body(before, gen) | {"stream": on_answer is not None}
@@ -123,8 +115,6 @@ class Anthropic(RemoteBackend):
                 event = decoded(data, Event, server=self.server)
                 self._take(event, answer)
                 on_answer(sample, answer)
-        if not answer.ended:
-            raise BackendError(f"{self.server} ended a stream without saying that it is complete")
         return answer
 
     def _body(self, before: Transcript, gen: Gen) -> dict[str, Any]:

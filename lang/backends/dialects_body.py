@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stolon.errors import InvalidRequest
-from stolon.lang.backends.dialects import Dialect, Endpoint, Spelling
+from stolon.lang.backends.dialect import Dialect, Endpoint, Spelling
 from stolon.srt.protocol import Gen, GrammarSpec, LogprobSpec, Sampling
 from stolon.srt.remote_grammar import to_gbnf
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 import msgspec
 
 from stolon.errors import BackendError, InvalidRequest, StolonError
-from stolon.lang.backends.answers import Answer, total
+from stolon.lang.backends.answers import Answer
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields
 from stolon.lang.backends.http_errors import refusal
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import Completion, take
-from stolon.lang.backends.remote import OnAnswer, RemoteBackend, together
+from stolon.lang.backends.remote import OneCallPerSample
+from stolon.lang.backends.remote_walk import OnAnswer
 from stolon.lang.backends.transcript import Transcript, transcript_template
 from stolon.srt.protocol import Gen
 
 
-class LiteLLM(RemoteBackend):
+class LiteLLM(OneCallPerSample):
     """A model by its name in LiteLLM, such as ``gemini/gemini-2.0-flash``. Messages only."""
 
     def __init__(self, model_name: str, **arguments: Any) -> None:
@@ -43,15 +43,7 @@ class LiteLLM(RemoteBackend):
     async def aclose(self) -> None:
         """LiteLLM keeps its own connections."""
 
-    async def generate(
-        self, before: Transcript, gen: Gen, samples: Sequence[int], on_answer: OnAnswer | None
-    ) -> list[Answer]:
-        answers = await together(self._one(before, gen, sample, on_answer) for sample in samples)
-        for answer in answers:
-            self.charge(total([answer]))
-        return answers
-
-    async def _one(
+    async def answer(
         self, before: Transcript, gen: Gen, sample: int, on_answer: OnAnswer | None
     ) -> Answer:
         messages, _ = chat_messages(before, self.row)
@@ -76,8 +68,6 @@ class LiteLLM(RemoteBackend):
                 str(error).encode("utf-8", "replace"),
                 server=self.server,
             ) from error
-        if not answer.ended:
-            raise BackendError(f"{self.server} ended a stream without saying that it is complete")
         return answer
 
     def _take(self, reply: Any, answer: Answer, gen: Gen) -> None:

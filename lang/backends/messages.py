@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stolon.errors import InvalidRequest
-from stolon.lang.backends.dialects import Dialect
+from stolon.lang.backends.dialect import Dialect
 from stolon.lang.backends.transcript import Transcript
 
 

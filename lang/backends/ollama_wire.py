@@ -9,7 +9,7 @@ import msgspec
 
 from stolon.errors import BackendError
 from stolon.lang.backends.answers import Answer, Counts
-from stolon.lang.backends.dialects import Dialect
+from stolon.lang.backends.dialect import Dialect
 from stolon.lang.backends.dialects_body import generation_fields
 from stolon.lang.backends.http_errors import printable
 from stolon.lang.backends.openai_wire import TokenEntry, finish, share

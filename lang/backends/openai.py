@@ -10,7 +10,7 @@ from typing import Any
 from stolon.errors import BackendError, InvalidRequest
 from stolon.lang.backends import ollama_wire, openai_wire, sse
 from stolon.lang.backends.answers import Answer, total
-from stolon.lang.backends.dialects import Endpoint
+from stolon.lang.backends.dialect import Endpoint
 from stolon.lang.backends.dialects import dialect as row_of
 from stolon.lang.backends.dialects_body import generation_fields, merged
 from stolon.lang.backends.dialects_detect import (
@@ -23,8 +23,11 @@ from stolon.lang.backends.dialects_detect import (
 from stolon.lang.backends.http import Answer as HTTPAnswer
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
 from stolon.lang.backends.messages import chat_messages
-from stolon.lang.backends.openai_select import Scorer, constrained, score
-from stolon.lang.backends.remote import OnAnswer, RemoteBackend, together
+from stolon.lang.backends.openai_select import constrained, score
+from stolon.lang.backends.remote import RemoteBackend
+from stolon.lang.backends.remote_walk import OnAnswer
+from stolon.lang.backends.scorer import Scorer
+from stolon.lang.backends.together import together
 from stolon.lang.backends.transcript import Transcript, transcript_template
 from stolon.lang.chat_template import ChatTemplate, get_chat_template
 from stolon.lang.runtime_loop import runtime_loop

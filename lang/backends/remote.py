@@ -5,48 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from stolon.errors import (
-    Aborted,
-    BackendError,
-    EngineClosed,
-    InternalError,
-    StolonError,
-)
-from stolon.lang.backends.answers import Answer, Counts
-from stolon.lang.backends.dialects import Dialect
+from stolon.errors import Aborted, BackendError, EngineClosed, InternalError, StolonError
+from stolon.lang.backends.answers import Answer, Counts, total
+from stolon.lang.backends.dialect import Dialect
 from stolon.lang.backends.dialects_body import refuse
-from stolon.lang.backends.transcript import Transcript, TranscriptTokenizer, read
+from stolon.lang.backends.remote_walk import BlockWalk, OnAnswer
+from stolon.lang.backends.together import together
+from stolon.lang.backends.transcript import Transcript, TranscriptTokenizer
 from stolon.lang.runtime_loop import runtime_loop
 from stolon.srt.client import EngineStats, ModelInfo
-from stolon.srt.protocol import (
-    Delta,
-    Event,
-    Failed,
-    Finish,
-    Gen,
-    GenResult,
-    Request,
-    SampleDone,
-    SegmentDone,
-    Select,
-    SelectResult,
-    Text,
-    Tokens,
-    Usage,
-)
+from stolon.srt.protocol import Event, Failed, Gen, Request, Select, SelectResult
 from stolon.srt.remote_grammar import AnswerCheck
 from stolon.srt.tokenizer import Tokenizer
-
-T = TypeVar("T")
-OnAnswer = Callable[[int, Answer], None]
-"""Called with a sample's index and its answer whenever that has grown."""
 
 
 class TokenUsage(NamedTuple):
@@ -54,15 +30,6 @@ class TokenUsage(NamedTuple):
 
     prompt_tokens: int
     completion_tokens: int
-
-
-@dataclass(slots=True)
-class _Walk:
-    """One sample on its way through a block."""
-
-    sample: int
-    ids: list[int]
-    prompt: Usage | None = None
 
 
 class RemoteBackend(ABC):
@@ -92,7 +59,7 @@ class RemoteBackend(ABC):
             dtype="",
             parameters=0,
         )
-        self._check = AnswerCheck()
+        self.check = AnswerCheck()
         self._running: dict[str, Future[None]] = {}
         self._stats = EngineStats()
         self._lock = threading.Lock()
@@ -161,12 +128,10 @@ class RemoteBackend(ABC):
         if not runtime_loop().is_current():
             runtime_loop().submit(self.aclose()).result()
 
-    # -- the walk --------------------------------------------------------------------------------
-
     async def _serve(self, request: Request, on_event: Callable[[Event], None]) -> None:
         failure: StolonError | None = None
         try:
-            await self._block(request, on_event)
+            await BlockWalk(self, request, on_event).run()
         except asyncio.CancelledError:
             failure = Aborted("the request was cancelled")
             raise
@@ -183,106 +148,6 @@ class RemoteBackend(ABC):
             if failure is not None:
                 on_event(Failed.of(request.rid, failure))
 
-    async def _block(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        self._admit(request)
-        walks = [_Walk(sample, []) for sample in range(request.n)]
-        actions = [s for s in request.segments if isinstance(s, Gen | Select)]
-        if len(actions) == 1 and isinstance(actions[0], Gen):
-            await self._walk(request, walks, on_event)
-        else:
-            await together(self._walk(request, [walk], on_event) for walk in walks)
-        for walk in walks:
-            usage = walk.prompt or Usage()
-            on_event(
-                SampleDone(
-                    rid=request.rid,
-                    sample=walk.sample,
-                    token_ids=walk.ids,
-                    prompt_tokens=usage.prompt_tokens,
-                    cached_tokens=usage.cached_tokens,
-                )
-            )
-
-    def _admit(self, request: Request) -> None:
-        for name in ("prompt_logprobs", "salt", "priority"):
-            if getattr(request, name):
-                raise refuse(self.row, name, param=name)
-        for index, segment in enumerate(request.segments):
-            if isinstance(segment, Gen) and segment.grammar is not None:
-                with _about(index):
-                    self._check.prepare(segment.grammar)
-
-    async def _walk(
-        self, request: Request, walks: list[_Walk], on_event: Callable[[Event], None]
-    ) -> None:
-        """Walk the block with samples that are the same up to its only generation, or with one sample."""
-        for index, segment in enumerate(request.segments):
-            if isinstance(segment, Text):
-                self._extend(walks, self.letters.encode(segment.text, special=segment.special))
-                continue
-            if isinstance(segment, Tokens):
-                self._extend(walks, segment.ids)
-                continue
-            with _about(index):
-                before = read(walks[0].ids, self.letters)
-                if isinstance(segment, Gen):
-                    results = await self._generate(request, index, segment, before, walks, on_event)
-                else:
-                    results = [await self.select(before, segment, walks[0].sample)]
-            for walk, result in zip(walks, results, strict=True):
-                walk.ids += result.token_ids
-                walk.prompt = walk.prompt or result.usage
-                on_event(
-                    SegmentDone(rid=request.rid, sample=walk.sample, segment=index, result=result)
-                )
-
-    def _extend(self, walks: list[_Walk], ids: Sequence[int]) -> None:
-        for walk in walks:
-            walk.ids += ids
-
-    async def _generate(
-        self,
-        request: Request,
-        index: int,
-        gen: Gen,
-        before: Transcript,
-        walks: list[_Walk],
-        on_event: Callable[[Event], None],
-    ) -> Sequence[GenResult | SelectResult]:
-        if gen.sampling.max_tokens == 0:
-            nothing = GenResult(text="", token_ids=[], finish=Finish(kind="length"))
-            return [nothing] * len(walks)
-        streams = [_Stream(request.rid, walk.sample, index, self.letters, gen) for walk in walks]
-        by_sample = {walk.sample: stream for walk, stream in zip(walks, streams, strict=True)}
-
-        def grown(sample: int, answer: Answer) -> None:
-            delta = by_sample[sample].more(answer)
-            if delta is not None:
-                on_event(delta)
-
-        samples = [walk.sample for walk in walks]
-        answers = await self.generate(before, gen, samples, grown if request.stream else None)
-        for answer in answers:
-            await self._accept(gen, answer)
-        if request.stream:
-            for sample, answer in zip(samples, answers, strict=True):
-                grown(sample, answer)
-        return [answer.result(self.letters, gen.logprobs) for answer in answers]
-
-    async def _accept(self, gen: Gen, answer: Answer) -> None:
-        """Raise for an answer that is not what was asked for: no server is trusted to have enforced it."""
-        if gen.grammar is None or answer.finish.kind != "stop":
-            return
-        stops = gen.sampling.stop or gen.sampling.stop_regex or gen.sampling.stop_token_ids
-        wrong = await asyncio.to_thread(
-            self._check.violation, gen.grammar, answer.text, cut=bool(stops)
-        )
-        if wrong is not None:
-            raise BackendError(
-                f"{self.row.title} did not keep to the constraint ({gen.grammar.kind}): {wrong}",
-                hint=f"it answered {answer.text[:80]!r}",
-            )
-
     def charge(self, counts: Counts) -> None:
         """Add up what a call has used."""
         with self._lock:
@@ -291,59 +156,25 @@ class RemoteBackend(ABC):
             self._stats.sampled_tokens += counts.completion
 
 
-class _Stream:
-    """What of one answer has been passed on."""
+class OneCallPerSample(RemoteBackend):
+    """A backend whose service answers with one text at a time."""
 
-    def __init__(
-        self, rid: str, sample: int, segment: int, tokenizer: TranscriptTokenizer, gen: Gen
-    ) -> None:
-        self._rid, self._sample, self._segment = rid, sample, segment
-        self._tokenizer = tokenizer
-        self._logprobs = gen.logprobs
-        self._chars = 0
-        self._tokens = 0
+    server: str
 
-    def more(self, answer: Answer) -> Delta | None:
-        """What is new since the last time, None if nothing is."""
-        text = answer.text[self._chars :]
-        logprobs = None
-        count = self._tokens
-        if self._logprobs is not None:
-            count = answer.covered()
-            logprobs = answer.logprobs(self._tokenizer, self._logprobs, self._tokens, count)
-        if not text and count == self._tokens:
-            return None
-        self._chars += len(text)
-        self._tokens = count
-        return Delta(
-            rid=self._rid,
-            sample=self._sample,
-            segment=self._segment,
-            text=text,
-            token_ids=[entry.token for entry in logprobs or ()],
-            logprobs=logprobs,
-        )
+    @abstractmethod
+    async def answer(
+        self, before: Transcript, gen: Gen, sample: int, on_answer: OnAnswer | None
+    ) -> Answer:
+        """The answer of one sample. With `on_answer` it is streamed."""
 
-
-class _about:
-    """Errors inside name the segment they are about."""
-
-    def __init__(self, segment: int) -> None:
-        self._segment = segment
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, StolonError) and error.segment is None:
-            error.segment = self._segment
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Results of work done at the same time. The first error ends all of it."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
+    async def generate(
+        self, before: Transcript, gen: Gen, samples: Sequence[int], on_answer: OnAnswer | None
+    ) -> list[Answer]:
+        answers = await together(self.answer(before, gen, one, on_answer) for one in samples)
+        for answer in answers:
+            if on_answer is not None and not answer.ended:
+                raise BackendError(
+                    f"{self.server} ended a stream without saying that it is complete"
+                )
+            self.charge(total([answer]))
+        return answers

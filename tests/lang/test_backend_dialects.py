@@ -11,7 +11,8 @@ from support.dialect_table import table
 from support.wire_server import WireServer
 
 from stolon.errors import BackendUnavailable, InvalidRequest, StolonError
-from stolon.lang.backends.dialects import DIALECTS, Endpoint, dialect
+from stolon.lang.backends.dialect import Endpoint
+from stolon.lang.backends.dialects import DIALECTS, dialect
 from stolon.lang.backends.dialects_body import generation_fields
 from stolon.lang.backends.dialects_detect import Address, Detected, detect, known_host
 from stolon.lang.backends.http import HTTPOptions

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stolon.lang.backends.dialects import DIALECTS, Dialect
+from stolon.lang.backends.dialect import Dialect
+from stolon.lang.backends.dialects import DIALECTS
 from stolon.srt.protocol import Sampling
 
 _CONSTRAINTS = ("json_schema", "json_object", "regex", "choice", "ebnf")

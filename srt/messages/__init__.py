@@ -1,0 +1,1 @@
+"""The structs behind `stolon.srt.protocol`, which is where they are imported from."""
