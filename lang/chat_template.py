@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -63,8 +64,8 @@ class ChatTemplate:
             # The system message opens the first user message, which then needs no beginning of its own.
             if role == "system" and not hist_messages:
                 return self.role_prefix_and_suffix.get("user", ("", ""))[0] + prefix, suffix
-            after_system = [m["role"] for m in hist_messages if m["content"] is not None]
-            if role == "user" and after_system == ["system"]:
+            said = (m["role"] for m in hist_messages if m["content"] is not None)
+            if role == "user" and [*islice(said, 2)] == ["system"]:
                 return "", suffix
         return prefix, suffix
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from stolon.errors import InvalidRequest
 from stolon.lang.calls import Item, Known, calls_of, item_text, known_text
@@ -110,10 +110,7 @@ class Conversation:
         )
         if template is None or bare:
             template = _plain()
-        history: list[dict[str, Any]] = [
-            {"role": turn.role, "content": turn.known()} for turn in self.turns
-        ]
-        prefix, suffix = template.role_affixes(history, role)
+        prefix, suffix = template.role_affixes(_Told(self.turns), role)
         start = len(items) + (1 if prefix else 0)  # the caller appends the prefix as one item
         return replace(self, template=template, open=OpenRole(role, start, suffix)), prefix
 
@@ -128,6 +125,29 @@ class Conversation:
     def with_turns(self, turns: list[Turn]) -> Conversation:
         """The conversation with further complete messages."""
         return replace(self, turns=(*self.turns, *turns)) if turns else self
+
+
+class _Told(Sequence[dict[str, Any]]):
+    """Messages as a template takes them, made as far as it looks at them."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns = turns
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return [_told(turn) for turn in self._turns[index]]
+        return _told(self._turns[index])
+
+
+def _told(turn: Turn) -> dict[str, Any]:
+    return {"role": turn.role, "content": turn.known()}
 
 
 def said(items: Sequence[Item]) -> list[Item]:

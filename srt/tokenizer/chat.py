@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import msgspec
+from jinja2.parser import Parser
 
 from stolon.errors import TemplateError
 from stolon.srt.tokenizer.guard import ContentGuard
+from stolon.srt.tokenizer.reach import Reach, reach_of
 from stolon.srt.tokenizer.sandbox import (
     BUDGET,
     Budget,
@@ -92,7 +96,7 @@ class ChatTemplate:
         self._variables = {"bos_token": bos_token, "eos_token": eos_token}
         self._marks = _marks(source)
         self._affixes: dict[tuple[Any, ...], tuple[str, str]] = {}
-        sandbox = Sandbox()
+        self._sandbox = sandbox = Sandbox()
         try:
             self._template = sandbox.template_class.from_code(
                 sandbox, sandbox.compile(source), sandbox.make_globals(None)
@@ -194,6 +198,19 @@ class ChatTemplate:
         Raises TemplateError if the template does not only append, or has no place for such a
         message.
         """
+        if self._reach is not None:
+            short = self._reach.without_middle(history)
+            if short is not history:
+                # What it refuses may be in the seam.
+                with suppress(TemplateError):
+                    return self._kept_affixes(short, role)
+        return self._kept_affixes(history, role)
+
+    @cached_property
+    def _reach(self) -> Reach | None:
+        return reach_of(Parser(self._sandbox, self.source).parse())
+
+    def _kept_affixes(self, history: Sequence[Message], role: str) -> tuple[str, str]:
         outline = self._outline(history, role)
         known = None if outline is None else self._affixes.get(outline)
         if known is None:

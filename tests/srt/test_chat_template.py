@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -315,3 +316,95 @@ def test_a_template_that_looks_into_messages_is_asked_each_time() -> None:
     with pytest.raises(TemplateError, match="rewrites earlier"):
         template.role_affixes(calls, "user")
     assert template.role_affixes(plain, "user")[1] == "\n"
+
+
+# Templates that look no further than some messages at either end, and some that do or may.
+NEAR = {
+    "roles alternate": "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('no') }}{% endif %}[{{ m.role }}]{{ m.content }}\n{% endfor %}",
+    "neighbours": "{% for m in messages %}{% if loop.first or messages[loop.index0 - 1].role != m.role %}"
+    "<{{ m.role }}>{% endif %}{{ m.content }}\n{% endfor %}",
+    "two before": "{% for m in messages %}{{ messages[loop.index0 - 2].role if loop.index0 >= 2 }}"
+    ":{{ m.content }}\n{% endfor %}",
+    "previous item": "{% for m in messages %}{{ loop.previtem.role }}:{{ m.content }}\n{% endfor %}",
+    "a place": "{% for m in messages %}{{ 'P' if loop.index == 3 }}{{ m.content }}\n{% endfor %}",
+    "place from the end": "{% for m in messages %}{{ m.content }}{{ '\n' if loop.index0 != "
+    "messages|length - 1 }}{% endfor %}",
+    "another first message": "{% set c = messages[1].role %}{% for m in messages %}{{ c }}{{ m.content }}\n"
+    "{% endfor %}",
+    "without the system message": "{% if messages[0].role == 'system' %}{{ messages[0].content }}\n"
+    "{% set list = messages[1:] %}{% else %}{% set list = messages %}{% endif %}{% for m in list %}"
+    "{{ loop.index0 % 2 }}{{ m.role }}{{ m.content }}\n{% endfor %}",
+    "sliced twice": "{% set list = messages[1:] %}{% set list = list[1:] %}{% for m in list %}"
+    "{{ 'A' if loop.index0 == 1 }}{{ m.content }}\n{% endfor %}",
+    "the last one": "{% for m in messages %}{{ m.role }}{{ m.content }}\n{% endfor %}"
+    "{% if messages[-1].role == 'user' and add_generation_prompt %}A:{% endif %}",
+    "how many": "{% if messages|length == 1 %}!{% endif %}{% for m in messages %}{{ m.content }}\n"
+    "{% endfor %}",
+    "parts": "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in "
+    "m.content %}{{ p.text ~ loop.index }}{% endfor %}{% endif %}\n{% endfor %}",
+}
+FAR = {
+    "state": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ ns.n }}"
+    "{{ m.content }}\n{% endfor %}",
+    "index": "{% for m in messages %}{{ loop.index }}{{ m.content }}\n{% endfor %}",
+    "thirds": "{% for m in messages %}{{ 'T' if loop.index0 % 3 == 0 }}{{ m.content }}\n{% endfor %}",
+    "cycle": "{% for m in messages %}{{ loop.cycle('a', 'b', 'c') }}{{ m.content }}\n{% endfor %}",
+    "from the end": "{% for m in messages %}{{ 'L' if loop.revindex == 3 }}{{ m.content }}\n{% endfor %}",
+    "filtered": "{% for m in messages if m.role == 'user' %}{{ m.content }}\n{% endfor %}",
+    "last in the loop": "{% for m in messages %}{{ messages[-1].role }}{{ m.content }}\n{% endfor %}",
+    "last by another name": "{% set last = messages[-1].role %}{% for m in messages %}{{ last }}"
+    "{{ m.content }}\n{% endfor %}",
+    "loop under the last": "{% if messages[-1].role == 'user' %}{% for m in messages %}{{ m.content }}\n"
+    "{% endfor %}{% endif %}",
+    "number": "{{ messages|length }}{% for m in messages %}{{ m.content }}\n{% endfor %}",
+    "far place": "{% for m in messages %}{{ 'P' if loop.index == 11 }}{{ m.content }}\n{% endfor %}",
+    "all at once": "{{ messages|map(attribute='content')|join('\n') }}",
+    "selected": "{% set u = messages|selectattr('role', 'equalto', 'user')|list %}{% for m in messages %}"
+    "{{ u[1].role }}{{ m.content }}\n{% endfor %}",
+    "joiner": "{% set j = joiner('-') %}{% for m in messages %}{{ j() }}{{ m.content }}\n{% endfor %}",
+    "break": "{% for m in messages %}{{ m.content }}\n{% if m.role == 'x' %}{% break %}{% endif %}"
+    "{% endfor %}",
+    "nested": "{% for m in messages %}{{ m.content }}{% for n in messages %}.{% endfor %}\n{% endfor %}",
+    "macro": "{% macro w(m) %}{{ m.content }}{% endmacro %}{% for m in messages %}{{ w(m) }}\n{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", [*NEAR.values(), *(t.source for t in TEMPLATES.values())])
+def test_affixes_after_long_conversations_are_those_of_the_whole(source: str) -> None:
+    template, whole = (ChatTemplate(source, special_tokens=[]) for _ in range(2))
+    assert template._reach is not None
+    whole._reach = None
+    random = Random(source)
+    for _ in range(40):
+        history: list[dict[str, str]] = []
+        for turn in range(random.randrange(1, 30)):
+            role = random.choice(
+                ["system", "user", "assistant", "user" if turn % 2 else "assistant"]
+            )
+            found = [_affixes(one, history, role) for one in (template, whole)]
+            assert found[0] == found[1]
+            if isinstance(found[0], tuple):
+                history.append({"role": role, "content": random.choice(["", "text", "<x>"])})
+
+
+@pytest.mark.parametrize("source", FAR.values(), ids=FAR)
+def test_a_template_that_may_look_anywhere_is_given_the_whole(source: str) -> None:
+    assert ChatTemplate(source, special_tokens=[])._reach is None
+
+
+def _affixes(template: ChatTemplate, history: list[dict[str, str]], role: str) -> Any:
+    try:
+        return template.role_affixes(history, role)
+    except TemplateError as error:
+        return error.message
+
+
+def test_deep_conversations_render_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = TEMPLATES["gemma"]
+    history = [{"role": ("user", "assistant")[i % 2], "content": f"text {i}"} for i in range(400)]
+    for depth in (100, 101):
+        template.role_affixes(history[:depth], history[depth]["role"])
+    monkeypatch.setattr(template, "render", lambda *_, **__: pytest.fail("rendered again"))
+    for depth in range(102, 400):
+        template.role_affixes(history[:depth], history[depth]["role"])
