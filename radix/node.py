@@ -71,6 +71,6 @@ def new_root(namespace: Hashable) -> Node:
 def common_prefix(a: Tokens, b: Tokens) -> int:
     """How many leading tokens two arrays share."""
     n = min(len(a), len(b))
-    differs = a[:n] != b[:n]
-    first = int(differs.argmax()) if n else 0
-    return first if n and differs[first] else n
+    if a[:n].tobytes() == b[:n].tobytes():  # the usual case, in half the time
+        return n
+    return int((a[:n] != b[:n]).argmax())

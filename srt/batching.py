@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stolon.kernels import RaggedBatch
+from stolon.radix import Node
 from stolon.srt.drafting import Draft, Drafter
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.scheduler import GROWTH_TOKENS, Scheduler
@@ -24,8 +25,9 @@ class Run:
     """Rows that extend one sequence by the tokens at positions `start` to `stop`.
 
     `first_output` is the first of its output rows; `outputs` their number (0, 1, or all rows of a prompt
-    whose log-probs are wanted). The rows of a draft follow, each with an output row; the draws agree with
-    the first `agreed` of them.
+    whose log-probs are wanted). A run of no rows takes the output row of one that ends with the same
+    tokens. The rows of a draft follow, each with an output row; the draws agree with the first `agreed` of
+    them.
     """
 
     seq: Sequence
@@ -63,6 +65,8 @@ class Plan:
     """Sequences that can't grow although they are alone: the pool is too small for them."""
     held_back: list[Sequence] = field(default_factory=list)
     """Sequences that wait for a grammar, with nothing to compute meanwhile."""
+    ends: dict[Node, int] = field(default_factory=dict)
+    """Where prompts of this step end in the tree, and the output row of their last token."""
     batch: RaggedBatch | None = None
 
 
@@ -97,7 +101,11 @@ class Batcher:
         # One pending token each: never starved by long prompts.
         others = self._add_decode_rows(plan, rows, drafts)
         if others:
-            self._add_others(plan, rows, sorted(others, key=lambda seq: seq.pending > 1), drafts)
+            others.sort(key=lambda seq: seq.pending > 1)
+            while others:
+                # What these share with a prompt of this step is in the tree now, so siblings join it.
+                shared = self._add_others(plan, rows, others, drafts)
+                others = self._scheduler.admit() if shared else []
             plan.batch = rows.batch(self._space.table) if rows.ids else None
         elif rows.ids:
             if len(rows.ids) != self._decode.rows:
@@ -119,6 +127,7 @@ class Batcher:
             if (
                 seq.generation is None
                 or len(seq.tokens) - start != 1
+                or start < seq.known
                 or seq in drafts
                 or seq.job.request.prompt_logprobs is not None
             ):
@@ -134,18 +143,27 @@ class Batcher:
 
     def _add_others(
         self, plan: Plan, rows: StepRows, order: list[Sequence], drafts: dict[Sequence, Draft]
-    ) -> None:
+    ) -> bool:
+        """Add the rows of these sequences, as far as the step goes. Returns whether others may join it."""
         planned = {run.seq for run in plan.runs}
-        budget = self._step_tokens - len(planned)
+        budget = self._step_tokens - len(rows.ids)
+        shared = False
         for seq in order:
             if seq.row < 0:
                 continue  # retracted for an earlier one
-            pending = seq.pending
             held_back = seq.held_back
+            prompt = seq.prefilling and not self._wants_prompt_logprobs(seq)
+            end = self._space.catch_up(seq) if prompt else None
+            joined = None
+            if end is not None and not held_back and seq not in drafts:
+                joined = plan.ends.get(end)
+            if joined is not None:
+                self._space.join(seq)
+            pending = seq.pending
             if held_back and pending <= 1:
                 plan.held_back.append(seq)
                 continue
-            if pending == 0 and not self._ready_for_trie(seq):
+            if pending == 0 and joined is None and not self._ready_for_trie(seq):
                 self._space.rewind(seq, len(seq.tokens) - 1)
                 pending = 1
             wanted = pending if pending <= 1 else min(pending - held_back, budget)
@@ -162,10 +180,20 @@ class Batcher:
             budget -= wanted
             if draft is not None:
                 budget -= len(draft.tokens)
-            if wanted:
-                self._add_run(plan, rows, seq, wanted, draft)
+            if joined is not None:
+                plan.runs.append(Run(seq, seq.computed, seq.computed, joined, 1))
+            elif wanted:
+                run = self._add_run(plan, rows, seq, wanted, draft)
+                if prompt and end is None:
+                    end = self._space.share_ahead(seq, run.stop)
+                    shared |= end is not None
+                if end is not None and run.outputs:
+                    plan.ends[end] = run.first_output
             if wanted == pending and seq.at_select is not None:
                 self._add_trie(plan, rows, seq, planned)
+        if shared:
+            self._scheduler.wake()
+        return shared and budget > 0
 
     @staticmethod
     def _wants_prompt_logprobs(seq: Sequence) -> bool:
@@ -203,7 +231,7 @@ class Batcher:
 
     def _add_run(
         self, plan: Plan, rows: StepRows, seq: Sequence, wanted: int, draft: Draft | None = None
-    ) -> None:
+    ) -> Run:
         start, stop = seq.computed, seq.computed + wanted
         outputs = 0
         if self._wants_prompt_logprobs(seq):
@@ -218,6 +246,7 @@ class Batcher:
             tokens += draft.tokens
             outputs += len(draft.tokens)
         rows.add(tokens, start, seq.row, outputs)
+        return run
 
     def _place_group(
         self, plan: Plan, planned: set[Sequence], seq: Sequence, selection: Selection, runs: int

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stolon.errors import InternalError
-from stolon.radix import PrefixTree, SlotPool
+from stolon.radix import Match, Node, PrefixTree, SlotPool
 from stolon.srt.sequence import Sequence
 
 RESERVE = 16
@@ -116,6 +116,50 @@ class KVSpace:
         seq.claimed = stop
         return True
 
+    def catch_up(self, seq: Sequence) -> Node | None:
+        """Take over what the tree has by now of a prompt, but for its last token, which is computed for its
+        logits. Returns the node where the prompt ends, if the tree has all of it.
+
+        What a step under way or being built computes is in the tree too: see `share_ahead`.
+        """
+        if seq.tree_len < seq.computed or (seq.cached_at == self._version and seq.pending > 1):
+            return None
+        tokens = np.array(seq.tokens, np.int32)
+        match = self.tree.match(self.namespace(seq), tokens)
+        end = match.node if match.length == len(tokens) else None
+        if end is not None:
+            match = self.tree.match(self.namespace(seq), tokens[:-1])
+        self._go_to(seq, match)
+        return end
+
+    def join(self, seq: Sequence) -> None:
+        """Take over the last token too; `catch_up` found it."""
+        self._go_to(seq, self.tree.match(self.namespace(seq), seq.tokens))
+
+    def _go_to(self, seq: Sequence, match: Match) -> None:
+        """Replace what a sequence has, all of it the tree's, by a match that is at least as long."""
+        before, length = seq.computed, match.length
+        if length <= before or seq.node is None:
+            return
+        self.tree.lease(match.node)
+        self.tree.release(seq.node)
+        self.pool.free(self.table[seq.row, before : seq.held].copy())
+        self.table[seq.row, before:length] = match.slots[before:]
+        seq.node = match.node
+        seq.computed = seq.tree_len = seq.claimed = seq.held = length
+        seq.count_cached(before, length)
+
+    def share_ahead(self, seq: Sequence, stop: int) -> Node | None:
+        """Give the tree what the step being built computes of a prompt, up to position `stop`: rows of the
+        same step can attend to it. After a `catch_up` that found nothing of it in the tree.
+
+        Returns where it ends; None if what stands before it is not in the tree either.
+        """
+        if seq.tree_len < seq.computed:
+            return None
+        self._insert(seq, stop)
+        return seq.node
+
     def _drop_reserve(self, seq: Sequence) -> None:
         if seq.held > seq.claimed:
             self.pool.free(self.table[seq.row, seq.claimed : seq.held].copy())
@@ -154,23 +198,26 @@ class KVSpace:
 
     def share(self, seq: Sequence) -> None:
         """Give everything computed so far to the tree, so that others can reuse it."""
+        if seq.tree_len < seq.computed:
+            self._insert(seq, seq.computed)
+
+    def _insert(self, seq: Sequence, stop: int) -> None:
+        """The tree takes over the slots of positions `tree_len` to `stop`."""
         if seq.node is None:
             raise InternalError("sharing a sequence that is not attached")
-        if seq.computed == seq.tree_len:
-            return
         inserted = self.tree.insert(
             self.namespace(seq),
-            seq.tokens[: seq.computed],
-            self.table[seq.row, : seq.computed],
+            seq.tokens[:stop],
+            self.table[seq.row, :stop],
             owned_from=seq.tree_len,
         )
         self._version += 1
         self.tree.lease(inserted.node)
         self.tree.release(seq.node)
         self.pool.free(inserted.duplicate)
-        self.table[seq.row, : seq.computed] = inserted.slots
+        self.table[seq.row, :stop] = inserted.slots
         seq.node = inserted.node
-        seq.tree_len = seq.computed
+        seq.tree_len = stop
 
     def detach(self, seq: Sequence) -> None:
         """Take back the row. What was computed stays in the tree, evictable."""

@@ -69,8 +69,9 @@ class Scheduler:
         self._space.detach(seq)
         self._changed = True
 
-    def admit(self) -> None:
-        """Move waiting sequences to running while there is room for them."""
+    def admit(self) -> list[Sequence]:
+        """Move waiting sequences to running while there is room for them; returns those."""
+        admitted: list[Sequence] = []
         if self._changed and self.waiting and self._room():
             prefilling: dict[bytes, list[Sequence]] = {}
             for seq in self.running:
@@ -82,8 +83,10 @@ class Scheduler:
                     break
                 self.waiting.remove(chosen)
                 self._start(chosen)
+                admitted.append(chosen)
                 prefilling.setdefault(chosen.job.head, []).append(chosen)
         self._changed = False
+        return admitted
 
     def _room(self) -> bool:
         return len(self.running) < self._max_running and self._space.free_rows > 0

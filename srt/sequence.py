@@ -119,7 +119,8 @@ class Sequence:
     the first `tree_len` of those slots belong to the prefix tree and are leased through `node`, the others
     to this sequence. It also owns the slots of the positions up to `held`: the step being built or under
     way writes those up to `claimed`, the rest is a reserve for later tokens.
-    ``tree_len <= computed <= claimed <= held`` and ``computed <= len(tokens)``.
+    ``tree_len <= computed <= claimed <= held`` and ``computed <= len(tokens)``. While a step is under way,
+    `tree_len` may be what will be computed after it.
 
     Attributes:
         key: `tokens` as the tree wants them, while the sequence waits and they can't change.
@@ -190,6 +191,13 @@ class Sequence:
             self.tokens.extend(step.ids)
             self.cursor += 1
         self.known = self.literals = len(self.tokens)
+
+    def count_cached(self, start: int, stop: int) -> None:
+        """Usage: the tokens from `start` to `stop` were found in the cache."""
+        start = max(start, self.counted)
+        self.account.cached += max(0, min(stop, self.literals) - start)
+        self.prompt_cached += max(0, min(stop, self.prompt_len) - start)
+        self.counted = max(self.counted, stop)
 
     @property
     def at_gen(self) -> GenStep | None:
