@@ -1,4 +1,4 @@
-"""HTTP for backends: one pooled client, bounded answers, retries, and errors in the one tree.
+"""HTTP for backends: kept connections, bounded answers, retries, and errors in the one tree.
 
 How a backend uses it, always on the runtime loop (`stolon.lang.runtime_loop`)::
 
@@ -32,6 +32,7 @@ import httpx
 import msgspec
 
 from stolon.errors import BackendError, InvalidRequest, StolonError
+from stolon.lang.backends.connections import Connections
 from stolon.lang.backends.http_errors import printable, refusal, unreachable
 from stolon.lang.backends.http_options import HTTPOptions as HTTPOptions
 from stolon.lang.backends.http_options import Retries as Retries
@@ -73,7 +74,7 @@ class Answer:
 
 
 class HTTPClient:
-    """A pooled client for one server.
+    """A client for one server, with connections that are kept.
 
     Attributes:
         server: its address for messages.
@@ -94,9 +95,7 @@ class HTTPClient:
         self.server = base_url.rstrip("/")
         self.options = options or HTTPOptions()
         self._loopback = is_loopback(checked_address(self.server))
-        self._client: httpx.AsyncClient | None = None
-        self._turns = asyncio.Semaphore(self.options.max_connections)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: Connections | None = None
 
     async def json(
         self,
@@ -122,8 +121,7 @@ class HTTPClient:
         `body` is sent as JSON; bytes are sent as they are, as JSON. A callable is called for each attempt
         (with its number, from 0) and gives one of these.
         """
-        client = self._open()
-        async with self._turns:
+        async with self._open().one() as client:
             response = await self._send(client, method, path, body, retry=retry)
             try:
                 yield Answer(response, self.server)
@@ -132,38 +130,41 @@ class HTTPClient:
 
     async def aclose(self) -> None:
         """Close the connections. The client can be used again."""
-        client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.aclose()
+        connections, self._connections = self._connections, None
+        if connections is not None and connections.loop is asyncio.get_running_loop():
+            await connections.aclose()
 
-    def _open(self) -> httpx.AsyncClient:
+    def _open(self) -> Connections:
         # Connections belong to a loop. A process that was forked has another one, and starts anew.
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            options = self.options
-            headers = {"accept-encoding": "identity", "user-agent": "stolon"}
-            if options.api_key is not None:
-                headers["authorization"] = f"Bearer {options.api_key}"
-            headers |= {name.lower(): value for name, value in options.headers.items()}
-            self._turns = asyncio.Semaphore(options.max_connections)
-            self._loop = loop
-            self._client = httpx.AsyncClient(
+        kept = self._connections
+        if kept is None or kept.loop is not asyncio.get_running_loop():
+            kept = self._connections = Connections(self._clients(), self.options.max_connections)
+        return kept
+
+    def _clients(self) -> Callable[[httpx.Limits], httpx.AsyncClient]:
+        options = self.options
+        headers = {"accept-encoding": "identity", "user-agent": "stolon"}
+        if options.api_key is not None:
+            headers["authorization"] = f"Bearer {options.api_key}"
+        headers |= {name.lower(): value for name, value in options.headers.items()}
+        # Made once: reading the certificates takes longer than a request.
+        trusted = trust(options.verify)
+        context = httpx.create_ssl_context(verify=trusted)
+        timeout = httpx.Timeout(options.read_timeout, connect=options.connect_timeout, pool=None)
+
+        def new_client(limits: httpx.Limits) -> httpx.AsyncClient:
+            return httpx.AsyncClient(
                 headers=headers,
-                verify=trust(options.verify),
-                timeout=httpx.Timeout(
-                    options.read_timeout, connect=options.connect_timeout, pool=None
-                ),
-                limits=httpx.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=options.max_connections,
-                    keepalive_expiry=4.0,
-                ),
+                verify=context,
+                timeout=timeout,
+                limits=limits,
                 follow_redirects=False,
                 # Proxies of the environment are for other machines; on this one they are in the way.
                 trust_env=not self._loopback,
                 transport=options.transport() if options.transport else None,
             )
-        return self._client
+
+        return new_client
 
     async def _send(
         self, client: httpx.AsyncClient, method: str, path: str, body: object, *, retry: bool

@@ -18,7 +18,7 @@ from stolon.errors import (
     InvalidRequest,
     Overloaded,
 )
-from stolon.lang.backends import sse
+from stolon.lang.backends import connections, sse
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, Retries
 
 
@@ -207,6 +207,45 @@ def test_only_so_many_at_once():
 
     asyncio.run(go())
     assert most == 4
+
+
+def test_connections_are_taken_up_again_and_closed_when_idle(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(connections, "monotonic", lambda: now)
+    made = []
+
+    class Client:
+        def __init__(self, limits):
+            assert limits.max_connections == 1
+            made.append(self)
+            self.closed = False
+
+        async def aclose(self):
+            self.closed = True
+
+    async def go():
+        nonlocal now
+        kept = connections.Connections(Client, 3)
+
+        async def use(seconds):
+            async with kept.one() as client:
+                await asyncio.sleep(seconds)
+                return client
+
+        await asyncio.gather(*(use(0.001) for _ in range(30)))
+        assert len(made) == 3
+        first = await use(0)
+        now += 3
+        assert await use(0) is first  # the one that was used last
+        now += 2
+        assert await use(0) is first
+        assert [client.closed for client in made].count(True) == 2
+        await asyncio.gather(*(use(0.001) for _ in range(3)))
+        assert len(made) == 5
+        await kept.aclose()
+        assert all(client.closed for client in made)
+
+    asyncio.run(go())
 
 
 LINES = st.lists(
