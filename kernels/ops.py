@@ -85,6 +85,8 @@ class RaggedBatch:
         slot_table: ``[table_rows, max_context]``, KV slots by position.
         table_rows: ``[R]``, row of `slot_table` of each run.
         output_rows: ``[S]``, the rows whose logits are wanted.
+        short_lists: for each of the last ``len(short_lists)`` of them the ids whose logits alone are
+            wanted. What else stands in such a row of logits means nothing; a table may compute all of it.
     """
 
     input_ids: Ids
@@ -95,6 +97,7 @@ class RaggedBatch:
     slot_table: Ids
     table_rows: Ids
     output_rows: Ids
+    short_lists: Sequence[Ids] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
-from stolon.kernels import RaggedBatch
-from stolon.radix import Node
 from stolon.srt.drafting import Draft, Drafter
+from stolon.srt.heads import Heads
 from stolon.srt.kv_space import KVSpace
+from stolon.srt.plan import Plan, Run, TrieRows
 from stolon.srt.scheduler import GROWTH_TOKENS, Scheduler
 from stolon.srt.selecting import GROUP_ROWS, Group, Selection
 from stolon.srt.sequence import Sequence
@@ -18,56 +16,6 @@ from stolon.srt.step_rows import DecodeBatch, StepRows
 
 PROMPT_LOGPROB_ROWS = 128
 """Rows of a prompt whose log-probs are wanted, per step; bounds the memory for logits."""
-
-
-@dataclass(slots=True)
-class Run:
-    """Rows that extend one sequence by the tokens at positions `start` to `stop`.
-
-    `first_output` is the first of its output rows; `outputs` their number (0, 1, or all rows of a prompt
-    whose log-probs are wanted). A run of no rows takes the output row of one that ends with the same
-    tokens. The rows of a draft follow, each with an output row; the draws agree with the first `agreed` of
-    them.
-    """
-
-    seq: Sequence
-    start: int
-    stop: int
-    first_output: int = 0
-    outputs: int = 0
-    draft: Draft | None = None
-    agreed: int = 0
-
-    @property
-    def last_output(self) -> int:
-        """The output row of the last token that the sequence has."""
-        return self.first_output + self.outputs - 1 + self.agreed
-
-
-@dataclass(slots=True)
-class TrieRows:
-    """A selection's group in this step: its output rows and the slots to give back after it."""
-
-    seq: Sequence
-    group: Group
-    first_output: int
-    slots: NDArray[np.int64]
-    rows: list[int]
-
-
-@dataclass(slots=True)
-class Plan:
-    """One step. Its batch is valid until the next is planned."""
-
-    runs: list[Run] = field(default_factory=list)
-    tries: list[TrieRows] = field(default_factory=list)
-    stuck: list[Sequence] = field(default_factory=list)
-    """Sequences that can't grow although they are alone: the pool is too small for them."""
-    held_back: list[Sequence] = field(default_factory=list)
-    """Sequences that wait for a grammar, with nothing to compute meanwhile."""
-    ends: dict[Node, int] = field(default_factory=dict)
-    """Where prompts of this step end in the tree, and the output row of their last token."""
-    batch: RaggedBatch | None = None
 
 
 class Batcher:
@@ -85,7 +33,9 @@ class Batcher:
         step_tokens: int,
         bos: int | None,
         drafter: Drafter,
+        heads: Heads,
     ) -> None:
+        self._heads = heads
         self._drafter = drafter
         self._scheduler = scheduler
         self._space = space
@@ -100,14 +50,19 @@ class Batcher:
         drafts = self._drafter.propose(self._scheduler.running)
         # One pending token each: never starved by long prompts.
         others = self._add_decode_rows(plan, rows, drafts)
-        if others:
+        mixed = bool(others)
+        if mixed:
             others.sort(key=lambda seq: seq.pending > 1)
             while others:
                 # What these share with a prompt of this step is in the tree now, so siblings join it.
                 shared = self._add_others(plan, rows, others, drafts)
                 others = self._scheduler.admit() if shared else []
-            plan.batch = rows.batch(self._space.table) if rows.ids else None
-        elif rows.ids:
+        if not rows.ids:
+            return plan
+        cut = self._heads.cut(plan, rows.num_outputs) if plan.restricted else None
+        if mixed or cut is not None:
+            plan.batch = rows.batch(self._space.table, cut)
+        else:
             if len(rows.ids) != self._decode.rows:
                 self._decode = DecodeBatch(len(rows.ids), self._space.table)
             plan.batch = self._decode.fill(rows)
@@ -124,8 +79,9 @@ class Batcher:
         runs, extend = plan.runs, self._space.extend
         for seq in self._scheduler.running.copy():
             start = seq.computed
+            generation = seq.generation
             if (
-                seq.generation is None
+                generation is None
                 or len(seq.tokens) - start != 1
                 or start < seq.known
                 or seq in drafts
@@ -137,7 +93,10 @@ class Batcher:
                 continue  # retracted for an earlier one
             if not extend(seq, 1) and not self._grow(seq, 1, {run.seq for run in runs}, plan):
                 continue
-            runs.append(Run(seq, start, start + 1, len(runs), 1))
+            run = Run(seq, start, start + 1, len(runs), 1)
+            runs.append(run)
+            if generation.restricted:
+                plan.restricted.append(run)
             rows.add_decode(seq.tokens[start], start, seq.row)
         return others
 
@@ -182,6 +141,7 @@ class Batcher:
                 budget -= len(draft.tokens)
             if joined is not None:
                 plan.runs.append(Run(seq, seq.computed, seq.computed, joined, 1))
+                plan.shared.add(joined)
             elif wanted:
                 run = self._add_run(plan, rows, seq, wanted, draft)
                 if prompt and end is None:
@@ -245,6 +205,13 @@ class Batcher:
             run.draft = draft
             tokens += draft.tokens
             outputs += len(draft.tokens)
+        elif (
+            outputs == 1
+            and seq.generation is not None
+            and seq.generation.restricted
+            and seq.job.request.prompt_logprobs is None
+        ):
+            plan.restricted.append(run)
         rows.add(tokens, start, seq.row, outputs)
         return run
 

@@ -17,6 +17,7 @@ from stolon.srt.client import EngineStats, ModelInfo
 from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.drafting import Drafter
 from stolon.srt.generating import Generator
+from stolon.srt.heads import Heads
 from stolon.srt.heap import return_freed_memory
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.loop import EngineLoop
@@ -117,14 +118,15 @@ def assemble(
     scheduler = Scheduler(space, max_running=rows - SELECT_ROWS)
     # Elsewhere another shape of the batch may change the last bits of a logit, and so an output.
     drafter = Drafter(tokenizer.token_bytes, lookup=speculation == "auto" and runner.row_invariant)
+    generator = Generator(tokenizer, stats, context_length=context)
     batcher = Batcher(
         scheduler,
         space,
         drafter=drafter,
+        heads=Heads(generator, stats),
         step_tokens=step_tokens,
         bos=tokenizer.bos_id if tokenizer.add_bos else None,
     )
-    generator = Generator(tokenizer, stats, context_length=context)
     padded = runner.vocab_size > tokenizer.vocab_size
     walker = Walker(
         generator,

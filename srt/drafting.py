@@ -55,7 +55,7 @@ class Drafter:
         self._rates = Rates()
 
     def observe(self, rows: int, outputs: int, seconds: float) -> None:
-        """A step of so many rows, with logits of `outputs` of them, took so long.
+        """A step of so many rows, with all logits of `outputs` of them, took so long.
 
         Rows without logits, which are cheaper, tell nothing about those of a draft.
         """

@@ -230,7 +230,7 @@ class EngineLoop:
         planned = time.perf_counter()
         logits = self._runner.forward(plan.batch)
         forward_time = time.perf_counter() - planned
-        self._drafter.observe(len(plan.batch.input_ids), len(plan.batch.output_rows), forward_time)
+        self._drafter.observe(len(plan.batch.input_ids), plan.whole, forward_time)
         sample_time = self._walker.apply(plan, logits)
         if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
             self._forget_finished()

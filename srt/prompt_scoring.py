@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stolon.srt.batching import Run
+from stolon.srt.plan import Run
 from stolon.srt.protocol import PromptDone, TokenLogprob
 from stolon.srt.sampling import Floats, token_logprobs
 

@@ -8,6 +8,7 @@ one before.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence as SequenceOf
 from itertools import chain
 
 import numpy as np
@@ -53,8 +54,17 @@ class StepRows:
         end = len(self.ids)
         self._outputs += range(end - outputs, end)
 
-    def batch(self, slot_table: NDArray[np.int64]) -> RaggedBatch:
-        """The batch of these rows; `slot_table` ``[table_rows, max_context]`` is kept."""
+    def batch(
+        self,
+        slot_table: NDArray[np.int64],
+        cut: tuple[list[int], list[NDArray[np.int64]]] | None = None,
+    ) -> RaggedBatch:
+        """The batch of these rows.
+
+        Args:
+            slot_table: ``[table_rows, max_context]``, kept.
+            cut: which of the output rows are wanted, in this order, and the short lists of the last ones.
+        """
         decode = self._num_decode
         q_lens = [1] * decode + self._q_lens
         kv_lens = [start + rows for start, rows in zip(self.starts, q_lens, strict=True)]
@@ -64,9 +74,13 @@ class StepRows:
             positions += range(start, stop)
             slots += slot_table[row, start:stop].tolist()
         outputs = [*range(decode), *self._outputs]
+        lists: list[NDArray[np.int64]] = []
+        if cut is not None:
+            order, lists = cut
+            outputs = [outputs[at] for at in order]
         columns = (self.ids, positions, slots, self.table_rows, kv_lens, q_lens, outputs)
         values = array("q", list(chain.from_iterable(columns)))
-        return _ragged(values, len(self.ids), len(q_lens), slot_table)
+        return _ragged(values, len(self.ids), len(q_lens), slot_table, lists)
 
 
 class DecodeBatch:
@@ -99,7 +113,13 @@ class DecodeBatch:
         return self._batch
 
 
-def _ragged(values: array[int], rows: int, runs: int, slot_table: NDArray[np.int64]) -> RaggedBatch:
+def _ragged(
+    values: array[int],
+    rows: int,
+    runs: int,
+    slot_table: NDArray[np.int64],
+    short_lists: SequenceOf[NDArray[np.int64]] = (),
+) -> RaggedBatch:
     """The batch whose arrays follow one another in `values`.
 
     Three of `rows` numbers: ids, positions, slots; three of `runs`: table rows, context lengths, row counts;
@@ -116,4 +136,5 @@ def _ragged(values: array[int], rows: int, runs: int, slot_table: NDArray[np.int
         q_lens=merged[at + 2 * runs : at + 3 * runs],
         output_rows=merged[at + 3 * runs :],
         slot_table=slot_table,
+        short_lists=short_lists,
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 from stolon.errors import ContextLengthExceeded, InternalError, StolonError
 from stolon.srt.admission import CONTEXT_HINT, Job
-from stolon.srt.batching import Plan, Run
 from stolon.srt.client import EngineStats
 from stolon.srt.drafting import Draft
 from stolon.srt.generating import Generator
 from stolon.srt.kv_space import KVSpace
+from stolon.srt.plan import Plan, Run
 from stolon.srt.prompt_scoring import score_prompt
 from stolon.srt.protocol import (
     Delta,
@@ -184,14 +184,17 @@ class Walker:
                 # It was to generate nothing, but wanted its prompt computed.
                 self._end_generation(seq, generation, Finish(kind="length"))
                 continue
-            turns.append((run, generation))
+            if run.decided is None:
+                turns.append((run, generation))
+            else:
+                self._advance(run, generation, run.decided)
         sample_time = 0.0
         while turns:
             chosen: list[tuple[Run, Generation]] = []
             outputs: list[int] = []
             rows: list[SamplerRow] = []
             for run, generation in turns:
-                row = self._generator.sampler_row(run.seq, generation)
+                row = run.row or self._generator.sampler_row(run.seq, generation)
                 if row is None:
                     continue
                 if isinstance(row, StolonError):
@@ -203,7 +206,7 @@ class Walker:
             if not chosen:
                 break
             begun = time.perf_counter()
-            drawn = sample(logits, rows, team=self._team, places=outputs)
+            drawn = sample(logits, rows, team=self._team, places=outputs, whole=plan.whole)
             sample_time += time.perf_counter() - begun
             turns = [
                 (run, generation)

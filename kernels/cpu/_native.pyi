@@ -66,7 +66,8 @@ def sample(
     """Choose a token for every row.
 
     Args:
-        logits: float32 ``[*, vocab]``, rows contiguous. As before afterwards; where it is writable, denied
+        logits: float32 ``[*, vocab]``, rows contiguous. Of a row whose mask is a list (form 4) only the
+            logits of the list are read. As before afterwards; where it is writable, denied
             tokens are -inf in it meanwhile.
         rows: ``(temperature, top_k, top_p, min_p, seed, sample, position, report, top, changes)`` each.
         places: row of `logits` of each; default one after the other.
@@ -95,6 +96,7 @@ class Step:
         slot_table: Ints,
         table_rows: Ints,
         output_rows: Ints,
+        short_lists: Sequence[Ints] = (),
     ) -> None: ...
     def resize(self, rows: int, runs: int, outputs: int) -> None: ...
     @property

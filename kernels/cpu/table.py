@@ -281,6 +281,7 @@ def native_step(batch: RaggedBatch) -> _native.Step:
         batch.slot_table,
         batch.table_rows,
         batch.output_rows,
+        batch.short_lists,
     )
 
 

@@ -24,7 +24,7 @@ except ImportError:  # installed without a compiler
 
 # Numbers of the enumerations in sample.h.
 _REPORTS = {"raw": 1, "tempered": 2, "processed": 3}
-_NO_MASK, _ALLOW, _DENY, _BITS = range(4)
+_NO_MASK, _ALLOW, _DENY, _BITS, _LISTED = range(5)
 _FAULTS = {
     -1: "the model gave a NaN logit",
     -2: "the model gave an infinite logit",
@@ -36,14 +36,19 @@ _GREEDY: tuple[Any, ...] = (0.0, 0, 1.0, 0.0, 0, 0, 0, 0, 0, None)
 
 
 def sample_native(
-    team: Any, logits: Floats, rows: Sequence[SamplerRow], places: Sequence[int] | None
+    team: Any,
+    logits: Floats,
+    rows: Sequence[SamplerRow],
+    places: Sequence[int] | None,
+    whole: int | None,
 ) -> list[Sampled | StolonError]:
     """What `sampler.sample` does, for logits ``[*, V]`` whose rows are contiguous."""
     faults: dict[int, Exception] = {}
     flat: list[tuple[Any, ...]] = []
     for index, row in enumerate(rows):
         try:
-            flat.append(_flatten(row))
+            place = index if places is None else places[index]
+            flat.append(_flatten(row, whole is None or place < whole))
         except Exception as error:
             faults[index] = error
             flat.append(_GREEDY)
@@ -89,11 +94,12 @@ def score_native(
     return scored
 
 
-def _flatten(row: SamplerRow) -> tuple[Any, ...]:
+def _flatten(row: SamplerRow, whole: bool) -> tuple[Any, ...]:
     sampling = row.sampling
     spec = row.logprobs
     changed = (
         row.mask is not None
+        or not whole
         or row.banned
         or sampling.logit_bias
         or sampling.repetition_penalty != 1.0
@@ -110,13 +116,15 @@ def _flatten(row: SamplerRow) -> tuple[Any, ...]:
         row.position,
         0 if spec is None else _REPORTS[spec.mode],
         0 if spec is None else spec.top,
-        _changes(row) if changed else None,
+        _changes(row, whole) if changed else None,
     )
 
 
-def _changes(row: SamplerRow) -> tuple[Any, ...]:
+def _changes(row: SamplerRow, whole: bool) -> tuple[Any, ...]:
     sampling = row.sampling
     form, ids = _mask(row.mask)
+    if not whole:
+        form = _LISTED
     counted = sampling.frequency_penalty or sampling.presence_penalty
     return (
         form,

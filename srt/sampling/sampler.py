@@ -43,6 +43,7 @@ def sample(
     *,
     team: Any = None,
     places: Sequence[int] | None = None,
+    whole: int | None = None,
 ) -> list[Sampled | StolonError]:
     """Choose one token a row.
 
@@ -51,6 +52,9 @@ def sample(
         rows: B of them.
         team: a `stolon.kernels.cpu._native.Team` to compute with; None for numpy.
         places: for each row, which one of ``[*, V]`` logits is its own; default the i-th for the i-th.
+        whole: how many of the logits' rows are complete, default all. The others hold the logits of the ids
+            in their row's `mask.allow`, and what else stands there means nothing. Their row may ask for no
+            log-probs but `processed` ones.
 
     Returns:
         For each row its token, or the error that row alone failed with: NaN or infinite logits, or
@@ -60,12 +64,12 @@ def sample(
     if logits.ndim != 2 or count != len(rows):
         raise InternalError(f"{len(rows)} rows to sample from logits {tuple(logits.shape)}")
     if team is not None:
-        return sample_native(team, logits, rows, places)
+        return sample_native(team, logits, rows, places, whole)
     results: list[Sampled | StolonError] = []
     for place, row in zip(range(count) if places is None else places, rows, strict=True):
         values = logits[place]
         try:
-            results.append(_sample_row(values, row))
+            results.append(_sample_row(values, row, whole is None or place < whole))
         except StolonError as error:
             results.append(error)
         except Exception as error:
@@ -77,12 +81,14 @@ def sample(
     return results
 
 
-def _sample_row(raw: Floats, row: SamplerRow) -> Sampled:
+def _sample_row(raw: Floats, row: SamplerRow, whole: bool) -> Sampled:
+    if not whole:
+        _require_list(row)
     adjusted = adjust(raw, row)
     ids, logits = restrict(adjusted, row)
     if len(logits) == 0:
         raise InternalError("the grammar allows no token")
-    if logits is not raw:
+    if logits is not raw and whole:
         # The mask may hide a NaN; a row that holds one is broken whatever was allowed.
         require_finite(float(raw.max()))
     sampling = row.sampling
@@ -100,6 +106,12 @@ def _sample_row(raw: Floats, row: SamplerRow) -> Sampled:
     if row.logprobs is None:
         return Sampled(token)
     return Sampled(token, _report(raw, token, row.logprobs, found, place, ids, logits, sampling))
+
+
+def _require_list(row: SamplerRow) -> None:
+    raw = row.logprobs is not None and row.logprobs.mode != "processed"
+    if raw or row.mask is None or row.mask.allow is None:
+        raise InternalError("logits are wanted that were not computed")
 
 
 def _ids_at(ids: Ids | None, places: Ids) -> Ids:

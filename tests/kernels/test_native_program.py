@@ -239,6 +239,43 @@ def test_a_step_that_is_resized(team):
             step.resize(*sizes)
 
 
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0"])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_short_lists_get_their_logits_and_little_else(kind, lanes):
+    model = TinyDecoder(native, native.Team(lanes), kind)
+    arrays = Sequences.new(3).arrays(ids_of(5, 6, 1, 5), [2, 0, 5, 6, 11, 10])
+    whole, hidden = model.step(arrays)
+    lists = [ints(49, 3, 3), ints(), ints(0, 15, 16), ints(1), ints(*range(50)), ints(17, 49)]
+    for count in range(1, 7):
+        logits, again = model.step({**arrays, "short_lists": lists[6 - count :]})
+        np.testing.assert_array_equal(again, hidden)
+        for row in range(6):
+            ids = range(50) if row < 6 - count else lists[row].tolist()
+            tiles = {id // 16 for id in ids}
+            computed = [column for column in range(50) if column // 16 in tiles]
+            np.testing.assert_array_equal(logits[row, computed], whole[row, computed])
+            assert np.isnan(logits[row]).sum() == 50 - len(computed)
+
+
+@pytest.mark.parametrize(
+    ("lists", "error", "text"),
+    [
+        ([ints(3), ints(1, 50)], ValueError, "run: short_lists.1..1. is 50, outside .0, 50."),
+        ([ints(-1)], ValueError, "run: short_lists.0..0. is -1"),
+        ([ints(3)] * 3, ValueError, "run: there are 3 short_lists for 2 output rows"),
+        ([[3]], TypeError, "Step: short_lists"),
+        ([np.zeros(1, np.int32)], TypeError, "Step: short_lists"),
+        ([np.zeros((1, 1), np.int64)], ValueError, "Step: short_lists"),
+        (3, TypeError, "incompatible"),
+    ],
+)
+def test_short_lists_are_checked(team, lists, error, text):
+    model = TinyDecoder(native, team)
+    arrays = Sequences.new(1).arrays(ids_of(3, 4), [3, 2])
+    with pytest.raises(error, match=text):
+        model.step({**arrays, "short_lists": lists})
+
+
 def test_profile_names_the_stages(team):
     model = TinyDecoder(native, team)
     step = native.Step(**Sequences.new(1).arrays(ids_of(4, 20), [19]))

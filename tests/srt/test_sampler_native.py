@@ -154,6 +154,38 @@ def test_denying_leaves_no_trace(team, vocab):
     assert [str(one) for one in sample(logits, rows, team=team)] == [str(one) for one in want]
 
 
+@pytest.mark.parametrize("numpy", [False, True])
+def test_of_a_listed_row_nothing_else_is_read(team, numpy):
+    vocab, rng = 5000, np.random.default_rng(8)
+    logits = rng.standard_normal((300, vocab)).astype(np.float32) * 4
+    rows = []
+    for index in range(len(logits)):
+        row = random_row(rng, vocab, index)
+        ids = rng.choice(vocab, [1, 2, 63, 64, 65, 900][index % 6], replace=False)
+        row.mask = Mask("allow", np.sort(ids) if index % 4 else ids, vocab)
+        if index % 5 == 0:
+            row.banned = (*row.banned, *ids[: len(ids) // 2].tolist())
+        if row.logprobs is not None:
+            row.logprobs = LogprobSpec(mode="processed", top=row.logprobs.top)
+        rows.append(row)
+    with_team = None if numpy else team
+    want = [repr(result) for result in sample(logits, rows, team=with_team)]
+    part = np.full_like(logits, np.nan)
+    for place, row in enumerate(rows):
+        part[place, row.mask.allow] = logits[place, row.mask.allow]
+    got = sample(part, rows, team=with_team, whole=0)
+    assert [repr(result) for result in got] == want
+    part[7, rows[7].mask.allow[0]] = np.nan
+    assert isinstance(sample(part, rows, team=with_team, whole=0)[7], InternalError)
+    few = sample(part, [rows[0], rows[8]], team=with_team, places=[0, 8], whole=1)
+    assert [isinstance(result, InternalError) for result in few] == [True, False]
+    rows[8].logprobs = LogprobSpec(mode="raw")
+    rows[9].mask = Mask("deny", [0], vocab)
+    for place in (8, 9):
+        [result] = sample(logits, [rows[place]], team=with_team, places=[place], whole=0)
+        assert isinstance(result, InternalError)
+
+
 def test_known_tokens_score_the_same(team):
     logits, _ = random_batch(5000, "model")
     tokens = list(range(6))

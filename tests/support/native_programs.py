@@ -140,7 +140,7 @@ class TinyDecoder:
         program.finish()
         self.program = program
 
-    def step(self, arrays: dict[str, NDArray[np.int64]]) -> tuple[Floats, Floats]:
+    def step(self, arrays: dict[str, Any]) -> tuple[Floats, Floats]:
         """Logits of the output rows, and the hidden state of all rows."""
         logits = np.full((len(arrays["output_rows"]), self.vocab), np.nan, np.float32)
         hidden = np.full((len(arrays["input_ids"]), self.hidden), np.nan, np.float32)

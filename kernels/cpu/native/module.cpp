@@ -180,7 +180,7 @@ double bandwidth(TeamObject& team, int64_t bytes, int repeats) {
 class Step {
    public:
     Step(nb::handle input_ids, nb::handle positions, nb::handle write_slots, nb::handle q_lens, nb::handle kv_lens,
-         nb::handle slot_table, nb::handle table_rows, nb::handle output_rows) {
+         nb::handle slot_table, nb::handle table_rows, nb::handle output_rows, nb::sequence short_lists) {
         rows_ = take(input_ids, "input_ids", view_.input_ids);
         same(take(positions, "positions", view_.positions), rows_, "positions", "input_ids");
         same(take(write_slots, "write_slots", view_.write_slots), rows_, "write_slots", "input_ids");
@@ -193,6 +193,13 @@ class Step {
         view_.table_height = table.shape[0];
         view_.table_width = table.shape[1];
         held_.push_back(table);
+        for (nb::handle list : short_lists) {
+            const Array ids = take_array("Step", "short_lists", list, Element::I64, 1);
+            lists_.push_back({ids.as<int64_t>(), ids.size});
+            held_.push_back(ids);
+        }
+        view_.lists = int64_t(lists_.size());
+        view_.short_lists = lists_.data();
         resize(rows_, runs_, outputs_);
     }
 
@@ -223,6 +230,7 @@ class Step {
     }
 
     std::vector<Array> held_;
+    std::vector<IdList> lists_;
     StepView view_;
     int64_t rows_ = 0, runs_ = 0, outputs_ = 0;
 };
@@ -406,9 +414,9 @@ NB_MODULE(_native, m) {
     m.def("bandwidth", &bandwidth, "team"_a, "bytes"_a, "repeats"_a = 3);
 
     nb::class_<Step>(m, "Step")
-        .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(),
+        .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::sequence>(),
              "input_ids"_a, "positions"_a, "write_slots"_a, "q_lens"_a, "kv_lens"_a, "slot_table"_a, "table_rows"_a,
-             "output_rows"_a)
+             "output_rows"_a, "short_lists"_a = nb::make_tuple())
         .def("resize", &Step::resize, "rows"_a, "runs"_a, "outputs"_a)
         .def_prop_ro("rows", [](const Step& s) { return s.view().rows; })
         .def_prop_ro("runs", [](const Step& s) { return s.view().runs; })

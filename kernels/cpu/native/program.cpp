@@ -243,6 +243,10 @@ int Program::logits(int x, std::vector<Weight> head, float softcap) {
     op.weights = std::move(head);
     op.softcap = softcap;
     op.counter = int(counters_++);
+    if (in.by_output && op.weights.size() == 1) {
+        op.short_counter = int(counters_++);
+        limits_.columns = narrower(limits_.columns, columns);
+    }
     return record(std::move(op), columns, in.by_output);
 }
 
@@ -374,6 +378,35 @@ Activations activations(const Places& places, const Stage& stage, Range range) {
     return a;
 }
 
+// The output rows of the short lists: tile by tile what is wanted, through the kernel that computes whole
+// rows, so that the bits are the same. `args` are those of the whole rows.
+void short_rows(const Kernels& kernels, const Lane& alone, const Places& places, const Stage& stage, LinearArgs args,
+                const std::vector<RowTile>& tiles, Counter& counter) {
+    const Weight& whole = args.weights[0];
+    const auto part = [&](int64_t index) {
+        Weight tile = whole;
+        tile.columns = std::min<int64_t>(kTile, whole.columns - tiles[size_t(index)].tile * kTile);
+        tile.data += tiles[size_t(index)].tile * whole.tile_bytes;
+        return tile;
+    };
+    const int64_t count = int64_t(tiles.size());
+    int64_t index = Lane::claim(counter);
+    while (index < count) {
+        const int64_t next = Lane::claim(counter);
+        const Weight weight = part(index), following = part(std::min(next, count - 1));
+        const RowTile& at = tiles[size_t(index)];
+        const Activations x = activations(places, stage, {at.row, at.row + at.rows});
+        Counter only{0};
+        args.x = &x;
+        args.weights = &weight;
+        args.upcoming = &following;
+        args.out = places.row(stage.out, at.row, args.out_stride) + at.tile * kTile;
+        args.counter = &only;
+        kernels.linear(alone, args);
+        index = next;
+    }
+}
+
 }  // namespace
 
 static_assert(int(Space::Rows) % 2 == 0 && int(Space::OutRows) % 2 == 1 && int(Space::OwnRows) % 2 == 0 &&
@@ -436,9 +469,9 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
             break;
         }
         case StageKind::Linear: {
-            const Activations a = activations(places, stage, range);
+            Activations whole = activations(places, stage, range);
             LinearArgs args{};
-            args.x = &a;
+            args.x = &whole;
             args.weights = op.weights.data();
             args.weight_count = int64_t(op.weights.size());
             args.up = op.up.data();
@@ -456,6 +489,11 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
                 break;
             }
             args.counter = &counter_[size_t(op.counter)].value;
+            if (op.short_counter >= 0 && step.lists) {
+                short_rows(kernels_, alone, places, stage, args, step_.tiles(), counter_[size_t(op.short_counter)].value);
+                whole.rows -= step.lists;
+                if (!whole.rows) break;
+            }
             kernels_.linear(lane, args);
             break;
         }

@@ -96,8 +96,7 @@ class Row {
     // The usual row under a grammar: many tokens are denied, and nothing else is to be done to it.
     bool denies_in_place() const {
         return row_.lent && row_.mask == MaskForm::Deny && row_.mask_count && row_.report == Report::None &&
-               !row_.banned_count && !row_.counted_count && !row_.biased_count &&
-               !(row_.seen_count && row_.repetition != 1.0f);
+               !row_.banned_count && !row_.counted_count && !row_.biased_count && !repeats();
     }
 
     // What `choose` does for such a row, without a copy of it and a second look at all of it.
@@ -123,20 +122,21 @@ class Row {
     }
 
     SampleStatus choose() {
-        if (row_.mask == MaskForm::Allow && !row_.mask_count) return SampleStatus::NothingAllowed;
-        raw_ = found_ = scan(row_.logits, vocab_, work_.raw_groups);
-        if (const auto status = finite(raw_); status != SampleStatus::Ok) return status;
+        if (listed() && !row_.mask_count) return SampleStatus::NothingAllowed;
+        if (row_.mask != MaskForm::Listed) {
+            // Whatever is allowed: a row that holds a NaN is broken.
+            raw_ = found_ = scan(row_.logits, vocab_, work_.raw_groups);
+            if (const auto status = finite(raw_); status != SampleStatus::Ok) return status;
+        }
         if (row_.report == Report::Total) {
             out_.logprob = double(raw_.top) + std::log(total_weight(tokens_, raw_.top, 1.0));
             return SampleStatus::Ok;
         }
-        if (!adjust()) return SampleStatus::OutOfRange;
         if (const auto status = restrict(true); status != SampleStatus::Ok) return status;
         if (found_.top == -kInfinity && row_.banned_count && masked()) {
             // The mask allows nothing but what is banned.
             tokens_ = {row_.logits, nullptr, vocab_};
             found_ = raw_;
-            adjust();
             restrict(false);
         }
         if (tokens_.y != row_.logits) {
@@ -157,6 +157,8 @@ class Row {
         }
     }
 
+    bool listed() const { return row_.mask == MaskForm::Allow || row_.mask == MaskForm::Listed; }
+
     bool masked() const {
         return row_.mask != MaskForm::None && (row_.mask != MaskForm::Deny || row_.mask_count);
     }
@@ -170,35 +172,47 @@ class Row {
         return work_.adjusted;
     }
 
-    bool adjust() {
-        if (row_.seen_count && row_.repetition != 1.0f) {
+    bool repeats() const { return row_.seen_count && row_.repetition != 1.0f; }
+    bool counts() const { return row_.counted_count && (row_.frequency != 0.0f || row_.presence != 0.0f); }
+
+    // Penalties and bias. `place` finds the logit of an id; null where it is not wanted.
+    template <class Place>
+    bool adjust(const Place& place) {
+        if (repeats()) {
             if (!inside(row_.seen, row_.seen_count, vocab_)) return false;
-            float* y = own();
             for (int64_t i = 0; i < row_.seen_count; ++i) {
+                float* y = place(row_.seen[i]);
+                if (!y) continue;
                 // From the row itself: an id may stand there twice.
                 const float x = row_.logits[row_.seen[i]];
-                y[row_.seen[i]] = x > 0.0f ? x / row_.repetition : x * row_.repetition;
+                *y = x > 0.0f ? x / row_.repetition : x * row_.repetition;
             }
         }
-        if (row_.counted_count && (row_.frequency != 0.0f || row_.presence != 0.0f)) {
+        if (counts()) {
             if (!inside(row_.counted, row_.counted_count, vocab_)) return false;
-            float* y = own();
             for (int64_t i = 0; i < row_.counted_count; ++i) {
-                float& x = y[row_.counted[i]];
-                x -= row_.frequency * row_.counts[i];
-                if (row_.counts[i] > 0.0f) x -= row_.presence;
+                float* y = place(row_.counted[i]);
+                if (!y) continue;
+                *y -= row_.frequency * row_.counts[i];
+                if (row_.counts[i] > 0.0f) *y -= row_.presence;
             }
         }
         if (row_.biased_count) {
             if (!inside(row_.biased, row_.biased_count, vocab_)) return false;
-            float* y = own();
-            for (int64_t i = 0; i < row_.biased_count; ++i) y[row_.biased[i]] += row_.bias[i];
+            for (int64_t i = 0; i < row_.biased_count; ++i) {
+                if (float* y = place(row_.biased[i])) *y += row_.bias[i];
+            }
         }
         return true;
     }
 
+    // Penalties, bias, mask, bans.
     SampleStatus restrict(bool banning) {
-        if (row_.mask == MaskForm::Allow) return allow(banning);
+        if (listed()) return allow(banning);
+        if (repeats() || counts() || row_.biased_count) {
+            float* y = own();
+            if (!adjust([y](int64_t id) { return y + id; })) return SampleStatus::OutOfRange;
+        }
         if (row_.mask == MaskForm::Bits) {
             const float* x = tokens_.y;
             float* y = work_.adjusted;
@@ -221,6 +235,7 @@ class Row {
         return SampleStatus::Ok;
     }
 
+    // The allowed tokens as a list. Nothing else of the row is looked at.
     SampleStatus allow(bool banning) {
         if (!inside(row_.mask_ids, row_.mask_count, vocab_)) return SampleStatus::OutOfRange;
         if (!inside(row_.banned, row_.banned_count, vocab_)) return SampleStatus::OutOfRange;
@@ -248,7 +263,12 @@ class Row {
             };
             if (!std::all_of(ids, ids + count, banned)) count = std::remove_if(ids, ids + count, banned) - ids;
         }
-        for (int64_t i = 0; i < count; ++i) work_.list[i] = tokens_.y[ids[i]];
+        for (int64_t i = 0; i < count; ++i) work_.list[i] = row_.logits[ids[i]];
+        const auto place = [&](int64_t id) {
+            const uint32_t* found = std::lower_bound(ids, ids + count, uint32_t(id));
+            return found < ids + count && *found == uint32_t(id) ? work_.list + (found - ids) : nullptr;
+        };
+        if (!adjust(place)) return SampleStatus::OutOfRange;
         tokens_ = {work_.list, ids, count};
         found_ = scan(work_.list, count, work_.groups);
         return SampleStatus::Ok;

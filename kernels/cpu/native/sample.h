@@ -22,7 +22,8 @@ enum class SampleStatus : int {
     OutOfRange,     // an id outside of the vocabulary
 };
 
-enum class MaskForm : int { None = 0, Allow, Deny, Bits };
+// `Listed` is `Allow` on a row of which only the logits of these ids were computed.
+enum class MaskForm : int { None = 0, Allow, Deny, Bits, Listed };
 
 // The distribution whose log-probs are reported: of the logits; after division by the temperature; of
 // what the token was drawn from. `Total` draws nothing: `logprob` is the log of the sum of e^logit.
@@ -38,7 +39,7 @@ struct SampleRow {
     uint32_t key[2];      // of the draw
 
     MaskForm mask;
-    const int64_t* mask_ids;    // Allow, Deny
+    const int64_t* mask_ids;    // Allow, Deny, Listed
     const uint8_t* mask_bits;   // Bits: a byte a token, 0 or 1; what lies past its end is not allowed
     int64_t mask_count;
     const int64_t* banned;      // dropped if the mask leaves nothing else
@@ -55,7 +56,7 @@ struct SampleRow {
     const float* bias;
     int64_t biased_count;
 
-    Report report;
+    Report report;  // of a Listed row: None or Processed
     int64_t top;  // alternatives to report
 };
 

@@ -85,7 +85,7 @@ void take_columns(nb::handle from, std::vector<int64_t>& ids, std::vector<float>
 void take_changes(const nb::tuple& changes, SampleRow& row, Kept& kept) {
     if (changes.size() != 9) throw std::invalid_argument("changes do not have 9 fields");
     const int64_t form = to_id(changes[0]);
-    if (form < 0 || form > int(MaskForm::Bits)) throw std::invalid_argument("unknown form of mask");
+    if (form < 0 || form > int(MaskForm::Listed)) throw std::invalid_argument("unknown form of mask");
     row.mask = MaskForm(form);
     if (row.mask != MaskForm::None) {
         const bool bits = row.mask == MaskForm::Bits;
@@ -144,6 +144,9 @@ void take_row(const nb::tuple& from, int64_t vocab, SampleRow& row, SampleResult
     }
     const nb::handle changes = from[9];
     if (!changes.is_none()) take_changes(nb::cast<nb::tuple>(changes), row, item.keep());
+    if (row.mask == MaskForm::Listed && row.report != Report::None && row.report != Report::Processed) {
+        throw std::invalid_argument("log-probs of logits that were not computed");
+    }
 }
 
 // Rows of logits: float32 [rows, vocab] of which each row is contiguous.

@@ -47,6 +47,7 @@ struct Op {
     float eps = 0.0f;
     float softcap = 0.0f;
     int counter = -1;
+    int short_counter = -1;  // of a head that may be cut short: of the tiles of the short lists
     int array = -1;  // of an input
     AttendOp attend{};
 };

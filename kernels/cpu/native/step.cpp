@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels.h"
+
 namespace stolon {
 
 namespace {
@@ -61,6 +63,7 @@ void CheckedStep::take(const StepView& step, const StepLimits& limits) {
         check_range("write_slots", view_.write_slots, step.rows, limits.slots, "slots of the cache");
     }
     check_range("output_rows", view_.output_rows, step.outputs, step.rows, "rows of the step");
+    take_lists(limits.columns);
     check_range("table_rows", view_.table_rows, step.runs, step.table_height, "rows of slot_table");
     int64_t rows = 0;
     for (int64_t i = 0; i < step.runs; ++i) {
@@ -84,6 +87,32 @@ void CheckedStep::take(const StepView& step, const StepLimits& limits) {
         if (all_below(slots, view_.kv_lens[i], limits.slots)) continue;
         const std::string name = "slot_table[" + std::to_string(view_.table_rows[i]) + "]";
         check_range(name.c_str(), slots, view_.kv_lens[i], limits.slots, "slots of the cache");
+    }
+}
+
+void CheckedStep::take_lists(int64_t columns) {
+    tiles_.clear();
+    if (view_.lists > view_.outputs) {
+        fail("there are " + std::to_string(view_.lists) + " short_lists for " + std::to_string(view_.outputs) + " output rows");
+    }
+    if (columns < 0) view_.lists = 0;  // no head is there to be cut short
+    if (!view_.lists) return;
+    std::vector<std::pair<int64_t, int64_t>> wanted;  // tile and row
+    for (int64_t i = 0; i < view_.lists; ++i) {
+        const IdList& list = view_.short_lists[i];
+        const std::vector<int64_t> ids(list.ids, list.ids + list.count);
+        const std::string name = "short_lists[" + std::to_string(i) + "]";
+        check_range(name.c_str(), ids.data(), list.count, columns, "columns of the head");
+        for (const int64_t id : ids) wanted.emplace_back(id / kTile, view_.outputs - view_.lists + i);
+    }
+    std::sort(wanted.begin(), wanted.end());
+    wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+    for (const auto& [tile, row] : wanted) {
+        if (!tiles_.empty() && tiles_.back().tile == tile && tiles_.back().row + tiles_.back().rows == row) {
+            ++tiles_.back().rows;
+        } else {
+            tiles_.push_back({tile, row, 1});
+        }
     }
 }
 
