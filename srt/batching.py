@@ -50,6 +50,7 @@ class Batcher:
         drafts = self._drafter.propose(self._scheduler.running)
         # One pending token each: never starved by long prompts.
         others = self._add_decode_rows(plan, rows, drafts)
+        plan.decoding = len(plan.runs)
         mixed = bool(others)
         if mixed:
             others.sort(key=lambda seq: seq.pending > 1)

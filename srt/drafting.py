@@ -53,19 +53,22 @@ class Drafter:
         self._lookup = lookup
         self._cost = StepCost()
         self._rates = Rates()
+        self._asked = False
 
     def observe(self, rows: int, outputs: int, seconds: float) -> None:
         """A step of so many rows, with all logits of `outputs` of them, took so long.
 
-        Rows without logits, which are cheaper, tell nothing about those of a draft.
+        Rows without logits, which are cheaper, tell nothing about those of a draft. Nor is anything learned
+        while nobody wants drafts.
         """
-        if self._lookup and rows == outputs <= MAX_OBSERVED:
+        if self._asked and self._lookup and rows == outputs <= MAX_OBSERVED:
             self._cost.observe(rows, seconds)
 
     def propose(self, running: Iterable[Sequence]) -> dict[Sequence, Draft]:
         """Drafts for the sequences that get one in this step."""
         sequences = [seq for seq in running if seq.generation is not None]
-        if not sequences:
+        self._asked = any(map(_asks, sequences))
+        if not self._asked:
             return {}
         trade = _Trade(self._cost, len(sequences))
         lookup = self._lookup and trade.pays(max(self._rates.values))
@@ -202,6 +205,13 @@ class _Path:
     def forced(self) -> list[int]:
         matcher = self._fork()
         return [] if matcher is None else matcher.forced()
+
+
+def _asks(seq: Sequence) -> bool:
+    generation = seq.generation
+    return generation is not None and bool(
+        generation.speculate or generation.queued or generation.verify
+    )
 
 
 def _guessable(seq: Sequence, generation: Generation) -> bool:

@@ -207,7 +207,8 @@ class EngineLoop:
         begun = time.perf_counter()
         if not self._scheduler.running:
             self._scheduler.wake()
-        self._scheduler.admit()
+        if self._scheduler.waiting:
+            self._scheduler.admit()
         plan = self._batcher.plan()
         for seq in plan.stuck:
             self._walker.fail(

@@ -60,6 +60,8 @@ class Plan:
     """One step. Its batch is valid until the next is planned."""
 
     runs: list[Run] = field(default_factory=list)
+    decoding: int = 0
+    """How many of the runs, the first ones, are a row of a sequence that samples a token each step."""
     tries: list[TrieRows] = field(default_factory=list)
     restricted: list[Run] = field(default_factory=list)
     """Those of the runs with one output row whose next token a grammar or a ban may restrict."""

@@ -99,17 +99,15 @@ class DecodeBatch:
 
     def fill(self, step: StepRows) -> RaggedBatch:
         """Take the rows of a step; the batch of the step before turns into this one."""
-        slots, starts, table_rows = self._slots, step.starts, step.table_rows
-        self._values[: 5 * self.rows] = array(
-            "q",
-            [
-                *step.ids,
-                *starts,
-                *[slots[at] for at in zip(table_rows, starts, strict=True)],
-                *table_rows,
-                *[start + 1 for start in starts],
-            ],
-        )
+        values, rows, slots = self._values, self.rows, self._slots
+        ids, starts, table_rows = step.ids, step.starts, step.table_rows
+        for i in range(rows):
+            start, row = starts[i], table_rows[i]
+            values[i] = ids[i]
+            values[rows + i] = start
+            values[2 * rows + i] = slots[row, start]
+            values[3 * rows + i] = row
+            values[4 * rows + i] = start + 1
         return self._batch
 
 

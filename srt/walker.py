@@ -12,7 +12,7 @@ from stolon.srt.client import EngineStats
 from stolon.srt.drafting import Draft
 from stolon.srt.generating import Generator
 from stolon.srt.kv_space import KVSpace
-from stolon.srt.plan import Plan, Run
+from stolon.srt.plan import Plan, Run, TrieRows
 from stolon.srt.prompt_scoring import score_prompt
 from stolon.srt.protocol import (
     Delta,
@@ -125,10 +125,12 @@ class Walker:
                 self._computed(run)
         for trie in plan.tries:
             self._space.pool.free(trie.slots)
-        for run in plan.runs:
+        others = plan.runs[plan.decoding :]
+        for run in others:
             if run.outputs and run.seq.job.request.prompt_logprobs is not None:
                 self._guard(run.seq, lambda run=run: self._score_prompt(run, logits))  # type: ignore[misc]
-        self._select(plan, logits)
+        if others or plan.tries:
+            self._select(others, plan.tries, logits)
         sample_time = self._sample(plan, logits)
         for run in plan.runs:
             seq = run.seq
@@ -153,14 +155,14 @@ class Walker:
             self._scheduler.wake()
             self._emit(run.seq, done)
 
-    def _select(self, plan: Plan, logits: Floats) -> None:
+    def _select(self, runs: list[Run], tries: list[TrieRows], logits: Floats) -> None:
         touched: dict[Sequence, None] = {}
-        for run in plan.runs:
+        for run in runs:
             selection = run.seq.selection
             if run.outputs and selection is not None and run.stop == len(run.seq.tokens):
                 selection.take_root(logits[run.last_output], team=self._team)
                 touched[run.seq] = None
-        for trie in plan.tries:
+        for trie in tries:
             if trie.seq.selection is not None:
                 last = trie.first_output + trie.group.trie.rows
                 trie.seq.selection.record(

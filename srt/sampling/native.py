@@ -124,6 +124,8 @@ def _changes(row: SamplerRow, whole: bool) -> tuple[Any, ...]:
     sampling = row.sampling
     form, ids = _mask(row.mask)
     if not whole:
+        if form != _ALLOW:
+            raise InternalError("logits are wanted that were not computed")
         form = _LISTED
     counted = sampling.frequency_penalty or sampling.presence_penalty
     return (
