@@ -89,6 +89,7 @@ def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
     from pydantic import PydanticUserError, TypeAdapter
     from pydantic.errors import PydanticUndefinedAnnotation
 
+    from stolon.lang.exact_schema import ExactSchema, NotExact
     from stolon.lang.readable_types import readable
 
     label = getattr(kind, "__name__", None) or str(kind)
@@ -97,7 +98,13 @@ def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
         raise InvalidRequest(f"{param} is a function: {label}", param=param, hint=hint)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(readable(kind))
-        schema = adapter.json_schema()
+        schema = adapter.json_schema(schema_generator=ExactSchema)
+    except NotExact as error:
+        raise InvalidRequest(
+            f"{param}: {label} holds {error.what}, which no JSON schema pins down",
+            param=param,
+            hint=error.hint,
+        ) from None
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
         raise InvalidRequest(
             f"{param}: {label} can't be described as a JSON schema: {error.message}",

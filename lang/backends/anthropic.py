@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,10 @@ from stolon.lang.backends import sse
 from stolon.lang.backends.answers import Answer, Counts
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields, refuse
-from stolon.lang.backends.dialects_detect import Address
+from stolon.lang.backends.dialects_detect import Address, known_host
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
 from stolon.lang.backends.http_errors import printable
+from stolon.lang.backends.keys import service_key
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import finish
 from stolon.lang.backends.remote import OneCallPerSample
@@ -83,8 +83,8 @@ class Anthropic(OneCallPerSample):
             raise InvalidRequest("Anthropic serves several models; name one", param="model_name")
         options = options or HTTPOptions(read_timeout=600.0)
         key = api_key or options.api_key
-        if key is None and base_url is None:
-            key = os.environ.get("ANTHROPIC_API_KEY")
+        if known_host(base_url or ANTHROPIC_URL) == "anthropic":
+            key = service_key("Anthropic", "ANTHROPIC_API_KEY", key, options)
         row = dialect("anthropic")
         headers = {"anthropic-version": row.version, **options.headers}
         if key is not None:

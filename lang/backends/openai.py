@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from stolon.lang.backends.dialects_detect import (
 )
 from stolon.lang.backends.http import Answer as HTTPAnswer
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
+from stolon.lang.backends.keys import service_key
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_select import constrained, score
 from stolon.lang.backends.remote import RemoteBackend
@@ -81,8 +81,10 @@ class OpenAI(RemoteBackend):
             base_url = base_url.rstrip("/").removesuffix("/openai/v1") + "/openai/v1"
         url = base_url or OPENAI_URL
         options = options or HTTPOptions(read_timeout=600.0)
-        if api_key is None and base_url is None:
-            api_key = os.environ.get("OPENAI_API_KEY")
+        service = "openai" if is_azure else known_host(url)
+        if service == "openai":
+            variable = "OPENAI_API_KEY" if Address.of(url) == Address.of(OPENAI_URL) else None
+            api_key = service_key("Azure" if is_azure else "OpenAI", variable, api_key, options)
         if api_key is not None:
             options = (
                 replace(options, headers={**options.headers, "api-key": api_key})
@@ -92,7 +94,7 @@ class OpenAI(RemoteBackend):
         self._address = Address.of(url)
         self._http = HTTPClient(self._address.root, options)
         self.server = self._http.server
-        name = dialect or ("openai" if is_azure else known_host(url))
+        name = dialect or service
         if name is None or model_name is None:
             found = _ask(url, options)
             name = name or found.dialect
@@ -236,7 +238,9 @@ class Crusoe(OpenAI):
     def __init__(self, model_name: str, *, api_key: str | None = None, **options: Any) -> None:
         options.setdefault("base_url", "https://managed-inference-api-proxy.crusoecloud.com/v1")
         options.setdefault("dialect", "compatible")
-        super().__init__(model_name, api_key=api_key or os.environ.get("CRUSOE_API_KEY"), **options)
+        http = options.get("options") or HTTPOptions()
+        key = service_key("Crusoe", "CRUSOE_API_KEY", api_key, http)
+        super().__init__(model_name, api_key=key, **options)
 
 
 def _ask(url: str, options: HTTPOptions) -> Detected:

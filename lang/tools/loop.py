@@ -74,25 +74,24 @@ async def ause_tools(
     s: ProgramState,
     tools: Iterable[Any],
     question: str | None = None,
-    *,
-    name: str = "answer",
-    rounds: int = 8,
-    required: bool = False,
-    parallel: bool = True,
-    describe: bool | None = None,
-    **options: Any,
+    **arguments: Any,
 ) -> list[ToolResult]:
-    """`use_tools` for ``async def`` programs; coroutine functions run in the program's own loop."""
-    desk = _Desk(s, tools, question, name, rounds, required, parallel, describe, options)
+    """`use_tools` for ``async def`` programs, with the same arguments.
+
+    Coroutine functions run in the program's own loop.
+    """
+    given = use_tools.signature.bind(s, tools, question, **arguments)
+    given.apply_defaults()
+    desk = _Desk(*given.arguments.values())
     for turn in desk.turns():
         s += assistant(turn)
-        calls = desk.read(await s.aget(name))
+        calls = desk.read(await s.aget(desk.name))
         if not calls:
             break
         branches = s.fork(len(calls))
         pairs = zip(calls, branches, strict=True)
         desk.show(await asyncio.gather(*(desk.arun(call, branch) for call, branch in pairs)))
-    return desk.finish(await s.aget(name))
+    return desk.finish(await s.aget(desk.name))
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from stolon.errors import (
     StolonError,
 )
 from stolon.lang.backends import answers
+from stolon.lang.backends.anthropic import Anthropic
+from stolon.lang.backends.http_options import HTTPOptions
 from stolon.lang.backends.openai import Crusoe, OpenAI
 from stolon.srt.protocol import Event, Failed, Gen, PromptLogprobs, Request, Sampling, Text
 
@@ -477,6 +480,36 @@ def test_other_addresses_and_keys() -> None:
     assert server.headers[0]["authorization"] == "Bearer k"
 
 
+@pytest.mark.parametrize(
+    ("make", "variable"),
+    [
+        (lambda: OpenAI("m"), "OPENAI_API_KEY"),
+        (lambda: OpenAI("m", base_url="https://api.openai.com"), "OPENAI_API_KEY"),
+        (lambda: Anthropic("m"), "ANTHROPIC_API_KEY"),
+        (lambda: Crusoe("m"), "CRUSOE_API_KEY"),
+    ],
+)
+def test_a_service_without_a_key_is_refused_before_anything_is_sent(
+    make: Callable[[], Any], variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(InvalidRequest, match="needs a key") as refused:
+        make()
+    assert refused.value.param == "api_key"
+    assert variable in (refused.value.hint or "")
+    monkeypatch.setenv(variable, "k")
+    make().close()
+
+
+def test_other_ways_to_give_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    OpenAI("m", options=HTTPOptions(api_key="k")).close()
+    OpenAI("m", options=HTTPOptions(headers={"Authorization": "Bearer k"})).close()
+    OpenAI("m", base_url="http://localhost:1", dialect="openai").close()
+    with pytest.raises(InvalidRequest, match="Azure needs a key"):
+        OpenAI("m", is_azure=True, base_url="https://mine.openai.azure.com")
+
+
 def test_the_only_model_is_taken_and_one_of_several_must_be_named() -> None:
     listed = {"data": [{"id": "only", "owned_by": "vllm"}]}
     server = WireServer({"/v1/models": listed, CHAT: said("x")})
@@ -526,7 +559,7 @@ def test_connect_speaks_the_dialect_that_is_named(monkeypatch: pytest.MonkeyPatc
     engine = sl.connect("http://127.0.0.1:9", dialect="sglang", model="m")
     assert isinstance(engine, OpenAI)
     assert engine.row.title == "SGLang"
-    assert isinstance(sl.connect("https://api.openai.com", model="m"), OpenAI)
+    assert isinstance(sl.connect("https://api.openai.com", model="m", api_key="k"), OpenAI)
     with pytest.raises(InvalidRequest, match="no dialect"):
         sl.connect("http://127.0.0.1:9", dialect="vlm", model="m")
     with pytest.raises(InvalidRequest, match=r"sl\.LiteLLM"):
