@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 from support.engines import hash_engine
 
-from stolon.benchmarks import LanguagePlan, judge_language, language_table
+from stolon.benchmarks import (
+    LanguagePlan,
+    judge_language,
+    language_alone,
+    language_beside,
+    language_table,
+)
 from stolon.benchmarks import language as bench
 from stolon.errors import InvalidRequest
 
@@ -15,22 +21,24 @@ from stolon.errors import InvalidRequest
 def test_the_numbers_are_there_and_within_three_times_their_targets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bench, "BLOCKS", 200)
-    monkeypatch.setattr(bench, "PREFIX_TOKENS", 200)
+    monkeypatch.setattr(language_alone, "BLOCKS", 200)
+    for name, value in (("PREFIX_TOKENS", 200), ("COMPILED_TOKENS", 200), ("FIELDS", 20)):
+        monkeypatch.setattr(language_beside, name, value)
     plan = LanguagePlan(model=Path("tiny.gguf"), states=8, branches=20, new_tokens=2, repeats=2)
     said: list[str] = []
     with hash_engine() as engine:
         results = bench.measured_on(engine, plan, said.append)
-    assert said == ["blocks and forks", "8 states", "20 branches of one prefix"]
+    assert len(said) == 4
     verdicts = {v.target.name: v for v in judge_language(results)}
-    for name in ("block", "async_block", "fork"):
+    for name in ("block", "async_block", "turn", "fork"):
         found = verdicts[name].found
         assert found is not None
         assert 0 < found < 3 * verdicts[name].target.value
     assert verdicts["prefix"].word == "PASS"
+    assert results["language"]["compile_seconds"] > 0
     table = language_table(results)
     assert "tiny on " in table
-    assert table.count("\n| ") == 7
+    assert table.count("\n| ") == 9
     assert all(verdict.word in table for verdict in verdicts.values())
 
 
