@@ -68,9 +68,13 @@ class StepRows:
         decode = self._num_decode
         q_lens = [1] * decode + self._q_lens
         kv_lens = [start + rows for start, rows in zip(self.starts, q_lens, strict=True)]
-        positions: list[int] = []
-        slots: list[int] = []
-        for row, start, stop in zip(self.table_rows, self.starts, kv_lens, strict=True):
+        positions = self.starts[:decode]
+        view = slot_table.data
+        slots: list[int] = [
+            view[at] for at in zip(self.table_rows[:decode], positions, strict=True)
+        ]
+        others = zip(self.table_rows[decode:], self.starts[decode:], kv_lens[decode:], strict=True)
+        for row, start, stop in others:
             positions += range(start, stop)
             slots += slot_table[row, start:stop].tolist()
         outputs = [*range(decode), *self._outputs]
