@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import weakref
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -37,11 +38,12 @@ from stolon.errors import GrammarError, UnsatisfiableGrammar
 
 __all__ = ["CompileLimits", "Compiled", "GrammarCompiler", "compile_here"]
 
-HERE_SECONDS = 0.04
+_TOO_MUCH = re.compile(r"fuel exhausted|too (?:large|big|many)|limit|exceed", re.IGNORECASE)
+_TOO_PRECISE = re.compile(r"Value for '(\w+)' has too many digits")
+HERE_SECONDS = 0.1
 """What rewriting a schema may take in this process; one that takes longer goes to the other one.
 
-It is Python, which gives way every half millisecond (`turns`). But what it made is freed in one go, and
-that takes a tenth of the time."""
+It is Python, which gives way every half millisecond (`turns`), and so does freeing what it made."""
 
 
 class GrammarCompiler:
@@ -296,6 +298,15 @@ def _lark(text: str) -> str:
 
 def _refusal(spec: GrammarSpec, message: str) -> GrammarError:
     """llguidance's message, for a caller who does not know llguidance."""
+    if spec.kind not in ("ebnf", "lark", "structural_tag"):
+        digits = _TOO_PRECISE.search(message)
+        if digits:
+            return GrammarError(f"{digits[1]!r} has too many digits")
+        if _TOO_MUCH.search(message):
+            return GrammarError(
+                f"the {spec.kind} is too large or too complex",
+                hint="use fewer properties, alternatives and long repetitions",
+            )
     reason = next(
         (line[len("error: ") :] for line in message.splitlines() if line.startswith("error: ")),
         first_line(message),

@@ -21,13 +21,7 @@ def parse_json(text: str) -> Any:
             NaN, numbers beyond a double, lone surrogates, nesting deeper than 64.
     """
     try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_float=_float,
-            parse_int=_int,
-            parse_constant=_constant,
-        )
+        value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise GrammarError(f"not JSON: {error.msg}", where=f"offset {error.pos}") from None
     except RecursionError:
@@ -114,3 +108,8 @@ def _int(text: str) -> int:
 
 def _constant(text: str) -> float:
     raise GrammarError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_float, parse_int=_int, parse_constant=_constant
+)

@@ -7,8 +7,20 @@ a search becomes a whole text with anything around it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-__all__ = ["ANY", "EMPTY", "NOTHING", "Chars", "Choice", "Node", "Repeat", "Sequence", "literal"]
+__all__ = [
+    "ANY",
+    "EMPTY",
+    "NOTHING",
+    "Chars",
+    "Choice",
+    "Literal",
+    "Node",
+    "Repeat",
+    "Sequence",
+    "literal",
+]
 
 SURROGATES = (0xD800, 0xDFFF)
 """Never in a class: they have no UTF-8 form."""
@@ -26,6 +38,13 @@ class Sequence:
     """One after the other; no parts match the empty text."""
 
     parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Sequence):
+    """The characters of one text that is not empty; its parts are shared with other texts."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +72,9 @@ ANY = Chars(((0, 0xD7FF), (0xE000, 0x10FFFF)))
 
 def literal(text: str) -> Node:
     """Exactly this text."""
-    return Sequence(tuple(Chars(((ord(c), ord(c)),)) for c in text))
+    return Literal(tuple(map(_character, text)), text) if text else EMPTY
+
+
+@lru_cache(maxsize=1024)
+def _character(char: str) -> Chars:
+    return Chars(((ord(char), ord(char)),))

@@ -8,13 +8,13 @@ import llguidance
 
 from stolon.constrained.choices import choices_to_lark, parse_choices
 from stolon.constrained.regex import parse_regex, to_rust
-from stolon.constrained.regex_ast import Choice, Node, Repeat, Sequence, literal
+from stolon.constrained.regex_ast import Chars, Choice, Literal, Node, Repeat, Sequence, literal
 from stolon.constrained.schema.plan import SchemaText
 from stolon.constrained.schema.regular import schema_tree
 from stolon.constrained.spec import GrammarSpec
 from stolon.errors import GrammarError
 
-__all__ = ["regular_source", "regular_tree", "release", "with_literal"]
+__all__ = ["longest_text", "regular_source", "regular_tree", "release", "with_literal"]
 
 
 def regular_tree(spec: GrammarSpec, schema: SchemaText | None = None) -> Node | None:
@@ -35,6 +35,36 @@ def regular_tree(spec: GrammarSpec, schema: SchemaText | None = None) -> Node | 
             return schema_tree(document, spec.whitespace)
         case _:
             return None
+
+
+def longest_text(spec: GrammarSpec) -> int | None:
+    """The most bytes that a text of a spec has; None if there is no end to it, or it is not known."""
+    if spec.after:
+        return None
+    try:
+        tree = regular_tree(spec)
+    except GrammarError:
+        return None
+    return None if tree is None else _longest(tree)
+
+
+def _longest(node: Node) -> int | None:
+    if isinstance(node, Chars):
+        return len(chr(node.ranges[-1][1]).encode()) if node.ranges else 0
+    if isinstance(node, Repeat):
+        one = _longest(node.node)
+        if one == 0 or node.high == 0:
+            return 0
+        return None if one is None or node.high is None else one * node.high
+    found = [_longest(part) for part in _parts(node)]
+    lengths = [length for length in found if length is not None]
+    if len(lengths) < len(found):
+        return None
+    return sum(lengths) if isinstance(node, Sequence) else max(lengths, default=0)
+
+
+def _parts(node: Sequence | Choice) -> tuple[Node, ...]:
+    return node.parts if isinstance(node, Sequence) else node.options
 
 
 def regular_source(spec: GrammarSpec) -> str:
@@ -58,6 +88,8 @@ def release(trees: list[Node]) -> None:
     """Free trees that nobody else holds, node by node: a large one at once holds up other threads."""
     while trees:
         node = trees.pop()
+        if isinstance(node, Literal):
+            continue
         if isinstance(node, Sequence):
             trees.extend(node.parts)
         elif isinstance(node, Choice):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stolon.constrained import ClosingTable, Grammar, GrammarCompiler, short_turns
+from stolon.constrained.regular import longest_text
 from stolon.errors import ContextLengthExceeded, InvalidRequest, StolonError
 from stolon.srt.boundary import AllowList, Boundary
 from stolon.srt.protocol import (
@@ -40,6 +41,8 @@ CONTEXT_HINT = (
     "shorten it; the limit is the smallest of context_length, kv_tokens and the model's own context"
 )
 _PLAIN = Sampling()
+QUICKLY_READ = 4096
+"""Characters of a grammar whose longest text is worked out for a request that has a minimum."""
 SHARED_TOKENS = 16
 """A sibling is held back if waiting saves at least this many tokens of prefill."""
 
@@ -159,6 +162,14 @@ class Admission:
                 f"the prompt has {known} tokens; this engine's context is {self._context_length}",
                 param="prompt",
                 hint=CONTEXT_HINT,
+            )
+        asked = request.prompt_logprobs
+        if asked is not None and asked.start > len(first.ids):
+            raise InvalidRequest(
+                f"the log-probs of the prompt are asked for from token {asked.start} on, "
+                f"and it has {len(first.ids)}",
+                param="prompt_logprobs",
+                hint="prompt_logprobs is the first position reported, and no number of alternatives",
             )
         prompt = np.array(first.ids, np.int64)
         return Job(
@@ -296,6 +307,7 @@ class Admission:
         ids, prefix = (ids, b"") if gen.sampling.max_tokens == 0 else (rest, healed)
         grammar = compiling = None
         if gen.grammar is not None:
+            _check_minimum(gen.grammar, gen.sampling.min_tokens, prefix)
             grammar = self._compiler.compiled(gen.grammar, prefix=healed)
             if grammar is None:
                 compiling = Uncompiled(index, gen.grammar, healed)
@@ -319,6 +331,19 @@ class Admission:
         if self._closing is None:
             self._closing = ClosingTable(self._compiler.vocabulary)
         return self._closing
+
+
+def _check_minimum(spec: GrammarSpec, least: int, prefix: bytes) -> None:
+    """Refuse a minimum of tokens that no text of a grammar can have: each token has a byte."""
+    if least <= 0 or len(spec.text) > QUICKLY_READ:
+        return
+    longest = longest_text(spec)
+    if longest is not None and longest + len(prefix) < least:
+        raise InvalidRequest(
+            f"min_tokens is {least}, and no text of the {spec.kind} has more than {longest} bytes",
+            param="min_tokens",
+            hint="a generation ends where its grammar ends",
+        )
 
 
 def _seed(given: int | None) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stolon.constrained.fsm.utf8 import Edge, Graph, class_graph
-from stolon.constrained.regex_ast import Chars, Choice, Node, Repeat, Sequence
+from stolon.constrained.regex_ast import Chars, Choice, Literal, Node, Repeat, Sequence
 
 __all__ = ["MAX_LOOPS", "Program", "TooLarge", "build_program"]
 
@@ -116,6 +116,8 @@ class _Builder:
         """Where to begin to read `node` and then go on at `following`; None without any text."""
         if isinstance(node, Chars):
             return self._match(self._import(class_graph(node.ranges)), following)
+        if isinstance(node, Literal):
+            return self._match(self._word(node.text.encode()), following)
         if isinstance(node, Sequence):
             at: int | None = following
             parts = node.parts
@@ -125,7 +127,7 @@ class _Builder:
                 while begin and _single(parts[begin]) and _single(parts[begin - 1]):
                     begin -= 1
                 if end - begin > 1:
-                    at = self._match(self._words([_spelled(parts[begin:end])]), at)
+                    at = self._match(self._word(_spelled(parts[begin:end])), at)
                 else:
                     at = self.node(parts[begin], at)
                 end = begin
@@ -135,9 +137,14 @@ class _Builder:
         return self._repeat(node, following)
 
     def _choice(self, node: Choice, following: int) -> int | None:
-        words = [text for option in node.options if (text := _word(option)) is not None]
-        others = [option for option in node.options if _word(option) is None]
-        starts = [self.node(option, following) for option in others]
+        words: list[bytes] = []
+        starts: list[int | None] = []
+        for option in node.options:
+            text = _word(option)
+            if text is None:
+                starts.append(self.node(option, following))
+            else:
+                words.append(text)
         if words:
             starts.append(self._match(self._words(words), following))
         return self._split([start for start in starts if start is not None])
@@ -230,7 +237,7 @@ class _Builder:
 
     def _empty(self, node: Node) -> bool:
         """Whether the empty text is one of the node's. Remembered: trees are nested."""
-        if isinstance(node, Chars):
+        if isinstance(node, (Chars, Literal)):
             return False
         known = self._empties.get(id(node))
         if known is None:
@@ -264,30 +271,43 @@ class _Builder:
         self._roots[id(graph)] = (graph, numbers[-1])
         return numbers[-1]
 
+    def _word(self, word: bytes) -> int | None:
+        """The graph of one text."""
+        if not self._missing.isdisjoint(word):
+            return None
+        at = self._intern((), True)
+        for byte in reversed(word):
+            assert at is not None
+            at = self._intern(((byte, byte, at),), False)
+        return at
+
     def _words(self, words: list[bytes]) -> int | None:
         """The graph of some texts, common beginnings and endings shared."""
         children: list[dict[int, int]] = [{}]
         ends = {0} if b"" in words else set[int]()
-        for word in words:
-            if not self._missing.isdisjoint(word):
-                continue
-            at = 0
-            for byte in word:
-                to = children[at].get(byte)
-                if to is None:
-                    to = children[at][byte] = len(children)
-                    children.append({})
-                    if to > MAX_NODES * 4:
-                        raise TooLarge("nodes")
-                at = to
-            ends.add(at)
-        numbers: list[int | None] = [None] * len(children)
-        for i in reversed(range(len(children))):
-            out = [
-                (b, b, n) for b, c in sorted(children[i].items()) if (n := numbers[c]) is not None
-            ]
-            numbers[i] = self._intern(tuple(out), i in ends)
-        return numbers[0]
+        try:
+            for word in words:
+                if not self._missing.isdisjoint(word):
+                    continue
+                at = 0
+                for byte in word:
+                    to = children[at].get(byte)
+                    if to is None:
+                        to = children[at][byte] = len(children)
+                        children.append({})
+                        if to > MAX_NODES * 4:
+                            raise TooLarge("nodes")
+                    at = to
+                ends.add(at)
+            numbers: list[int | None] = [None] * len(children)
+            while children:
+                to_nodes = children.pop().items()
+                out = [(b, b, n) for b, c in sorted(to_nodes) if (n := numbers[c]) is not None]
+                numbers[len(children)] = self._intern(tuple(out), len(children) in ends)
+            return numbers[0]
+        finally:
+            while children:  # one by one: freeing many at once holds up other threads
+                children.pop()
 
     def _intern(self, out: tuple[Edge, ...], end: bool) -> int | None:
         if not out and not end:
@@ -315,6 +335,8 @@ def _spelled(parts: tuple[Node, ...]) -> bytes:
 
 def _word(node: Node) -> bytes | None:
     """The text of a node that is one text, and not the empty one."""
+    if isinstance(node, Literal):
+        return node.text.encode()
     if isinstance(node, Sequence) and node.parts and all(map(_single, node.parts)):
         return _spelled(node.parts)
     return _spelled((node,)) if _single(node) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +32,15 @@ _CHANGING = _REWRITTEN | {"properties", "pattern", "patternProperties", "format"
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties")
-_DEFINITIONS = ("$defs", "definitions")
+MAX_SCHEMAS = 50_000
+"""Places translated, each as often as references lead to one around it. llguidance takes no more."""
+_SINGLE_VALUES = frozenset(
+    (
+        *("type", "pattern", "minLength", "maxLength", "multipleOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    )
+)
+_PATTERNS = frozenset(("pattern", "allOf"))
 _ANY_NAME = r"^(?s:.*)$"
 """As a search for nothing it would match the same, but llguidance would not see a repetition in it, and
 walk the whole vocabulary at each token of a name."""
@@ -48,56 +55,123 @@ def direct_schema(document: Any) -> Any | None:
     """
     if not isinstance(document, dict):
         return {} if document is True else None
-    seen: set[Path] = set()
-    todo: list[tuple[Any, Path]] = [(document, ())]
-    changing: list[Path] = []
     try:
-        while todo:
-            schema, path = todo.pop()
-            if path in seen or isinstance(schema, bool):
-                continue
-            seen.add(path)
-            if not isinstance(schema, dict):
-                return None
-            check_keywords(schema, path)
-            if not _is_direct(schema):
-                return None
-            todo.extend(_below(document, schema, path))
-            if _is_open(schema) and schema.get("patternProperties"):
-                return None
-            if not _CHANGING.isdisjoint(schema):
-                changing.append(path)
-        root = _without_annotations(document, seen)
-        # Deeper places first: patterns that are names in paths change.
-        for path in sorted(changing, key=len, reverse=True):
-            _settle(look_up(root, path))
+        return _Translation(document).root()
     except GrammarError:
         return None  # said again, with its place, when the schema is rewritten
-    return root
 
 
-def _without_annotations(document: Any, schemas: set[Path]) -> Any:
-    """A copy of a document in which the dicts at `schemas` hold no more than what says something.
+class _Translation:
+    """A copy of one document without what says nothing. Values are shared with the document.
 
-    What nothing refers to is left out of their definitions. Values are shared with the document.
+    What references lead to is put under ``$defs`` with short names, and so are descriptions of single
+    values that come more than once: llguidance works out what is inline once for each place.
     """
-    needed = {path[:end] for path in schemas for end in range(len(path) + 1)}
-    return _copied(document, (), schemas, needed)
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._names: dict[Path, str] = {(): ""}
+        self._todo: list[Path] = []
+        self._definitions: dict[str, Any] = {}
+        self._count = 0
+        self._inside_one_of = 0
+        self._one_of_refers = False
+        self._places: dict[Any, list[tuple[dict[str, Any], str]]] = {}
+
+    def root(self) -> Any:
+        """Raises GrammarError where it can't be had."""
+        root = self._schema(self._document)
+        while self._todo:
+            path = self._todo.pop()
+            self._definitions[self._names[path]] = self._schema(look_up(self._document, path))
+        self._share()
+        if self._definitions:
+            root["$defs"] = self._definitions
+        return root
+
+    def _schema(self, schema: Any) -> Any:
+        if isinstance(schema, bool):
+            return schema
+        self._count += 1
+        if not isinstance(schema, dict) or self._count > MAX_SCHEMAS:
+            raise _unsuited()
+        check_keywords(schema, ())
+        if not _is_direct(schema):
+            raise _unsuited()
+        out: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword not in KNOWN:
+                continue
+            if keyword in _MAPS:
+                out[keyword] = {name: self._schema(item) for name, item in value.items()}
+            elif keyword in _LISTS:
+                out[keyword] = self._list(keyword, value)
+            elif keyword in _SINGLE:
+                out[keyword] = self._schema(value)
+            else:
+                out[keyword] = self._reference(value) if keyword == "$ref" else value
+        if not _CHANGING.isdisjoint(out):
+            _settle(out)
+        for keyword in _MAPS:
+            members = out.get(keyword, {})
+            for name in members:
+                self._note(members, name)
+        for keyword in _SINGLE:
+            if keyword in out:
+                self._note(out, keyword)
+        return out
+
+    def _list(self, keyword: str, schemas: list[Any]) -> list[Any]:
+        self._inside_one_of += keyword == "oneOf"
+        found = [self._schema(schema) for schema in schemas]
+        self._inside_one_of -= keyword == "oneOf"
+        return found
+
+    def _reference(self, reference: str) -> str:
+        if self._inside_one_of:
+            self._one_of_refers = True
+        path = resolve(self._document, reference, ())
+        if path not in self._names:
+            self._names[path] = f"d{len(self._names)}"
+            self._todo.append(path)
+        return f"#/$defs/{self._names[path]}" if path else "#"
+
+    def _note(self, holder: dict[str, Any], name: str) -> None:
+        """Take note of a translated schema if it may be shared."""
+        schema = holder[name]
+        if not schema or schema is True or not _is_of_single_values(schema):
+            return
+        if not self._inside_one_of or not _PATTERNS.isdisjoint(schema):
+            key = tuple([(k, repr(v) if type(v) is list else v) for k, v in schema.items()])
+            self._places.setdefault(key, []).append((holder, name))
+
+    def _share(self) -> None:
+        """Refer to one definition from all places that say the same of a single value.
+
+        Not where alternatives exclude each other: llguidance does not look behind references for that. Of
+        patterns, which take it long, that is no loss: they tell no alternatives apart.
+        """
+        for places in self._places.values():
+            holder, name = places[0]
+            if len(places) == 1 or (self._one_of_refers and _PATTERNS.isdisjoint(holder[name])):
+                continue
+            shared = f"s{len(self._definitions)}"
+            self._definitions[shared] = holder[name]
+            for holder, name in places:
+                holder[name] = {"$ref": f"#/$defs/{shared}"}
 
 
-def _copied(value: Any, path: Path, schemas: set[Path], needed: set[Path]) -> Any:
-    if path not in needed:
-        return value
-    if isinstance(value, list):
-        return [_copied(item, (*path, i), schemas, needed) for i, item in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
-    kept = list(value.items())
-    if path in schemas:
-        kept = [(k, v) for k, v in kept if k in KNOWN or (*path, k) in needed]
-    elif path and path[-1] in _DEFINITIONS and path[:-1] in schemas:
-        kept = [(k, v) for k, v in kept if (*path, k) in needed]
-    return {k: _copied(v, (*path, k), schemas, needed) for k, v in kept}
+def _unsuited() -> GrammarError:
+    return GrammarError("the schema has to be rewritten")
+
+
+def _is_of_single_values(schema: dict[str, Any]) -> bool:
+    """Whether a translated schema holds no others, but for the patterns of formats."""
+    return all(
+        keyword in _SINGLE_VALUES
+        or (keyword == "allOf" and all(one.keys() <= _SINGLE_VALUES for one in value))
+        for keyword, value in schema.items()
+    )
 
 
 def _is_direct(schema: dict[str, Any]) -> bool:
@@ -108,6 +182,8 @@ def _is_direct(schema: dict[str, Any]) -> bool:
         return False  # a name that comes twice would be counted twice
     name = schema.get("format")
     if name in STANDARD_FORMATS and name not in ENFORCED_FORMATS and _allows_strings(schema):
+        return False
+    if schema.get("patternProperties") and _is_open(schema):
         return False
     return "enum" not in schema or bool(schema["enum"])
 
@@ -164,7 +240,12 @@ def _settle(schema: dict[str, Any]) -> None:
         schema["pattern"] = _rust(schema["pattern"])
     name = schema.pop("format", None)
     if name in ENFORCED_FORMATS and _allows_strings(schema):
-        schema["allOf"] = [*schema.get("allOf", ()), format_rust(name)]
+        exact = format_rust(name)
+        if "pattern" in schema:
+            schema["allOf"] = [*schema.get("allOf", ()), exact]
+        else:
+            bounds = [one["maxLength"] for one in (schema, exact) if "maxLength" in one]
+            schema |= exact | ({"maxLength": min(bounds)} if bounds else {})
 
 
 def _allows_strings(schema: dict[str, Any]) -> bool:
@@ -179,18 +260,3 @@ def _rust(pattern: str) -> str:
     if all(c.isalnum() or c in _PLAIN for c in pattern) and pattern.isascii():
         return pattern  # read alike by both
     return f"^(?:{to_rust(tree)})$"
-
-
-def _below(root: Any, schema: dict[str, Any], path: Path) -> Iterator[tuple[Any, Path]]:
-    for keyword in _LISTS:
-        for i, item in enumerate(schema.get(keyword, ())):
-            yield item, (*path, keyword, i)
-    for keyword in _MAPS:
-        for name, item in schema.get(keyword, {}).items():
-            yield item, (*path, keyword, name)
-    for keyword in _SINGLE:
-        if keyword in schema:
-            yield schema[keyword], (*path, keyword)
-    if "$ref" in schema:
-        target = resolve(root, schema["$ref"], (*path, "$ref"))
-        yield look_up(root, target), target

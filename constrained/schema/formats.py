@@ -9,6 +9,8 @@ without internationalised (``xn--``) labels; e-mail addresses RFC 5321; URIs and
 
 from __future__ import annotations
 
+from typing import Any
+
 from stolon.constrained.regex_ast import Node
 from stolon.constrained.regex_parser import parse_regex
 from stolon.constrained.regex_print import to_rust
@@ -129,7 +131,7 @@ def format_tree(name: str) -> Node:
     return _trees[name]
 
 
-def format_rust(name: str) -> dict[str, object]:
+def format_rust(name: str) -> dict[str, Any]:
     """A schema that enforces a format on strings, its pattern in the syntax of Rust's regex crate."""
     if name not in _rust:
         _rust[name] = f"^(?:{to_rust(format_tree(name))})$"

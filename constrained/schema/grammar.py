@@ -23,9 +23,11 @@ def schema_to_lark(document: Any, *, whitespace: str = "pep", budget: Budget | N
         GrammarError: a keyword can't be expressed; `where` is a pointer, if one is known.
     """
     normaliser = Normaliser(document, budget or Budget())
+    emitter = Emitter(normaliser, *SEPARATORS[whitespace])
     try:
-        text = Emitter(normaliser, *SEPARATORS[whitespace]).grammar(normaliser.place(()))
+        text = emitter.grammar(normaliser.place(()))
     finally:
+        emitter.rules.release()
         normaliser.close()
     if text is None:
         raise UnsatisfiableGrammar("no value satisfies the schema", where="/")

@@ -37,6 +37,10 @@ class Languages:
         self.any_char = self.chars(ALL)
         self.everything = self.repeat(self.any_char, 0, None)
 
+    def tables(self) -> tuple[dict[Any, Any], ...]:
+        """All that it remembers."""
+        return (self._members, self._empty, self._terms)
+
     # Terms
 
     def words(self, words: Iterable[str]) -> Language:

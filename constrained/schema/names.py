@@ -28,10 +28,10 @@ class Names:
         found = dict.fromkeys((*member.order, *member.mentioned))
         found.update(dict.fromkeys(sorted({n for c in member.clauses for n, _ in c})))
         for language in (*(r for r, _ in member.rules), *(w for w, _ in member.witnesses)):
-            for leaf in _leaves(language):
+            for leaf in (language,) if language.kind == "words" else _leaves(language):
                 words = leaf.words
                 if words is not None and len(words) <= MAX_WORDS:
-                    found.update(dict.fromkeys(sorted(words)))
+                    found.update(dict.fromkeys(sorted(words) if len(words) > 1 else words))
         return list(found)
 
     def others(self, member: ObjectShape, names: list[str]) -> list[tuple[Language, Term]]:
@@ -40,7 +40,7 @@ class Names:
         known = set(names)
         generators: dict[Language, None] = {}
         for language, _ in member.rules:
-            for leaf in _leaves(language):
+            for leaf in (language,) if language.kind == "words" else _leaves(language):
                 words = leaf.words
                 if words is None or not words <= known:
                     generators[leaf] = None

@@ -20,6 +20,10 @@ __all__ = ["Normaliser"]
 MAX_DEPTH = 48
 
 
+class _Circle(GrammarError):
+    """A value would have to be known to find out what it may be."""
+
+
 class Normaliser:
     """The shapes of one self-contained document whose references are JSON pointers into it."""
 
@@ -37,7 +41,11 @@ class Normaliser:
 
     def close(self) -> None:
         """Let go of everything. Its parts refer to each other, and what they hold would be left to the
-        cyclic collector, which holds up other threads."""
+        cyclic collector, which holds up other threads. The large tables go entry by entry: each of these
+        is a place where others may run."""
+        for table in (self._shapes, *self.terms.tables(), *self.languages.tables()):
+            while table:
+                table.popitem()
         self.__dict__.clear()
 
     def place(self, path: Path) -> Term:
@@ -74,7 +82,10 @@ class Normaliser:
         if term.kind in ("all", "any") or (term.kind == "not" and term.args.kind == "at"):
             if term in self._open or len(self._open) > MAX_DEPTH:
                 return False
-            return self.algebra.is_nothing(self.shape(term))
+            try:
+                return self.algebra.is_nothing(self.shape(term))
+            except _Circle:
+                return False  # its shape is being worked out, and asks
         return term is self.terms.false
 
     def disjoint(self, a: Term, b: Term) -> bool:
@@ -94,7 +105,7 @@ class Normaliser:
             return known
         if term in self._open:
             where = pointer(term.args) if term.kind == "at" else None
-            raise GrammarError("references go round in a circle without an end", where=where)
+            raise _Circle("references go round in a circle without an end", where=where)
         self._open.add(term)
         try:
             self._shapes[term] = found = self._shape(term)

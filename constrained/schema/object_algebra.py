@@ -50,7 +50,11 @@ class ObjectAlgebra:
     def value(self, member: ObjectShape, name: str) -> Term:
         """What the value under a name must satisfy."""
         contains = self._languages.contains
-        terms = [term for names, term in member.rules if contains(names, name)]
+        terms = [
+            term
+            for names, term in member.rules
+            if (name in names.args[0] if names.kind == "words" else contains(names, name))
+        ]
         return self._terms.all(terms) if len(terms) != 1 else terms[0]
 
     def solved(self, member: ObjectShape) -> list[ObjectShape]:
@@ -129,6 +133,8 @@ def settle(clauses: frozenset[Clause]) -> frozenset[Clause] | None:
                 ((name, yes),) = clause
                 if known.setdefault(name, yes) != yes:
                     return None
+        if len(known) == len(clauses):
+            return clauses
         left: set[Clause] = set()
         for clause in clauses:
             if len(clause) > 1:

@@ -32,6 +32,7 @@ class ObjectEmitter:
         self._emitter = emitter
         self._n = emitter.normaliser
         self._names = Names(emitter.normaliser)
+        self._keys: dict[str, Lexeme] = {}
 
     def body(self, member: ObjectShape) -> Body:
         """All objects of a shape."""
@@ -77,6 +78,7 @@ class ObjectEmitter:
         last = self._names.narrowed(classes, witness)
         if witness is not None and not last:
             return Alternatives(())
+        asked = {name for clause in member.clauses for name, _ in clause}
         cap = max(member.low, 1) if member.high is None else max(member.high, 1)
         start: _State = (0, member.clauses, 0)
         refs: dict[_State, Ref] = {start: rules.reserve()}
@@ -99,8 +101,11 @@ class ObjectEmitter:
                 if index == len(names):
                     chain.append(self._tail(member, classes, last, size))
                     break
-                without = _decide(clauses, names[index], False)
-                with_it = _decide(clauses, names[index], True)
+                without: frozenset[Clause] | None = clauses
+                with_it: frozenset[Clause] | None = clauses
+                if names[index] in asked:
+                    without = _decide(clauses, names[index], False)
+                    with_it = _decide(clauses, names[index], True)
                 if values[index] is self._n.terms.false or size == member.high:
                     with_it = None
                 head: list[Body] = []
@@ -121,7 +126,10 @@ class ObjectEmitter:
         return Parts((_OPEN, refs[start], _CLOSE))
 
     def _key(self, name: str, size: int) -> list[Body]:
-        key = Lexeme(json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False))
+        key = self._keys.get(name)
+        if key is None:
+            key = Lexeme(json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False))
+            self._keys[name] = key
         return [*([self._emitter.comma] if size else []), key, self._emitter.colon]
 
     def _tail(

@@ -15,6 +15,8 @@ _NAMES = frozenset(
         *("$vocabulary", "dependencies", "additionalItems"),
     )
 )
+_TELLING = frozenset(("$ref", "items", "exclusiveMinimum", "exclusiveMaximum"))
+_CONTAINERS = (dict, list)
 
 
 def is_plain(root: dict[str, Any], default: Draft | None) -> bool:
@@ -22,9 +24,9 @@ def is_plain(root: dict[str, Any], default: Draft | None) -> bool:
 
     Of ids only the root's is let pass: without it the references left mean the same.
     """
-    address = root.get("$schema")
-    draft = detect(address) if isinstance(address, str) else None
-    if isinstance(address, str) and draft is None:
+    address = root.get("$schema", "")
+    draft = detect(address) if address and isinstance(address, str) else None
+    if draft is None and "$schema" in root:
         return False
     draft = draft or default or ANY_DRAFT
     special = _NAMES | (KNOWN - draft.keywords)
@@ -32,29 +34,40 @@ def is_plain(root: dict[str, Any], default: Draft | None) -> bool:
         special |= {"nullable"}
     if draft.name == "2019-09":
         special |= {"unevaluatedItems"}
+    telling = special | _TELLING | {draft.id}
     references: dict[str, dict[str, Any]] = {}
-    todo: list[tuple[Any, int]] = [(root, 0)]
-    while todo:
-        value, depth = todo.pop()
-        if isinstance(value, list):
-            todo.extend((v, depth + 1) for v in value if isinstance(v, dict | list))
-            continue
-        if not special.isdisjoint(value) or depth > 2 * MAX_DEPTH:
-            return False
-        id = value.get(draft.id)
-        if isinstance(id, str) and (value is not root or "#" in id.rstrip("#")):
-            return False
-        if "$ref" in value and not _is_plain_reference(value, draft, references):
-            return False
-        if draft.tuples and isinstance(value.get("items"), list):
-            return False
-        if draft.boolean_bounds and (
-            isinstance(value.get("exclusiveMinimum"), bool)
-            or isinstance(value.get("exclusiveMaximum"), bool)
-        ):
-            return False
-        todo.extend((v, depth + 1) for v in value.values() if isinstance(v, dict | list))
-    return all(_leads_somewhere(root, reference) for reference in references)
+    level: list[Any] = [root]
+    for _ in range(2 * MAX_DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            if type(value) is dict:
+                if not telling.isdisjoint(value) and not (
+                    special.isdisjoint(value) and _says_it_plainly(value, root, draft, references)
+                ):
+                    return False
+                value = value.values()
+            below += [v for v in value if type(v) in _CONTAINERS]
+        if not below:
+            return all(_leads_somewhere(root, reference) for reference in references)
+        level = below
+    return False
+
+
+def _says_it_plainly(
+    value: dict[str, Any], root: Any, draft: Draft, references: dict[str, dict[str, Any]]
+) -> bool:
+    """Whether the keywords of `_TELLING` and the id are used in a way that needs no rewriting."""
+    id = value.get(draft.id)
+    if id is not None and (not isinstance(id, str) or value is not root or "#" in id.rstrip("#")):
+        return False
+    if "$ref" in value and not _is_plain_reference(value, draft, references):
+        return False
+    if draft.tuples and isinstance(value.get("items"), list):
+        return False
+    return not draft.boolean_bounds or not (
+        isinstance(value.get("exclusiveMinimum"), bool)
+        or isinstance(value.get("exclusiveMaximum"), bool)
+    )
 
 
 def _is_plain_reference(

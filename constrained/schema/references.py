@@ -24,6 +24,7 @@ Path = tuple[str | int, ...]
 _BASE = "schema:/"
 """The address of a caller's schema that has none, so that relative ids in it can be joined."""
 _HOLDERS = MAPS | {"$defs", "definitions", "dependencies"}
+_NAMING = ("$schema", "$id", "$anchor", "$dynamicAnchor")
 MAX_SCHEMAS = 100_000
 
 
@@ -193,6 +194,7 @@ class References:
     def _enter(self, schema: dict[str, Any], path: Path, outer: Resource) -> Resource:
         """The resource that a schema begins, or the one around it."""
         draft, dialect = outer.draft, None
+        _check_names(schema, outer.document, path)
         address = schema.get("$schema")
         if isinstance(address, str):
             found = detect(address)
@@ -219,6 +221,14 @@ class References:
             if self._resources.setdefault(resource.base, resource) is not resource:
                 self._twice.add(resource.base)
         return resource
+
+
+def _check_names(schema: dict[str, Any], document: Document, path: Path) -> None:
+    for keyword in _NAMING:
+        if not isinstance(schema.get(keyword, ""), str):
+            raise GrammarError(
+                f"{keyword!r} must be a string", where=locate(document, (*path, keyword))
+            )
 
 
 def _read_anchors(schema: dict[str, Any], path: Path, resource: Resource) -> None:

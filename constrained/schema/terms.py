@@ -44,6 +44,10 @@ class Terms:
         self.true = self._intern("true", None, None)
         self.false = self._intern("false", None, None)
 
+    def tables(self) -> tuple[dict[Any, Any], ...]:
+        """All that it remembers."""
+        return (self._terms,)
+
     def at(self, path: Path) -> Term:
         """The schema at a place of the document."""
         return self._intern("at", path, path)

@@ -90,14 +90,16 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
             found["lark"] = GrammarSpec(kind="lark", text=self.lark)
         if self.structural_tag is not None:
             found["structural_tag"] = structural_spec(self.structural_tag, "structural_tag")
-        spec = only(found)
-        if not self.after:
-            return spec
-        if spec is None:
-            raise InvalidRequest(
-                "after says where a constraint begins, and there is none", param="after"
-            )
-        return msgspec.structs.replace(spec, after=self.after)
+        return starting_after(only(found), self.after, "after")
+
+
+def starting_after(spec: GrammarSpec | None, after: str | None, param: str) -> GrammarSpec | None:
+    """The constraint, from the first time on that the text says `after`, if anything."""
+    if not after:
+        return spec
+    if spec is None:
+        raise InvalidRequest("after says where a constraint begins, and there is none", param=param)
+    return msgspec.structs.replace(spec, after=after)
 
 
 def only(found: dict[str, GrammarSpec]) -> GrammarSpec | None:

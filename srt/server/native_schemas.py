@@ -9,7 +9,7 @@ import msgspec
 from stolon.constrained import GrammarSpec
 from stolon.errors import InvalidRequest
 from stolon.srt.protocol import MAX_SAMPLES, JumpForward, Sampling, Speculation
-from stolon.srt.server.constraints import only, schema_spec, structural_spec
+from stolon.srt.server.constraints import only, schema_spec, starting_after, structural_spec
 from stolon.srt.server.openai_schemas import bias_of, seed_of, strings
 
 DEFAULT_MAX_NEW_TOKENS = 128
@@ -38,7 +38,9 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     json_schema: Any = None
     regex: str | None = None
     ebnf: str | None = None
+    lark: str | None = None
     structural_tag: Any = None
+    after: str | None = None
     logit_bias: dict[str, float] | None = None
     sampling_seed: int | None = None
     jump_forward: JumpForward | None = None
@@ -93,11 +95,13 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             found[f"{at}.regex"] = GrammarSpec(kind="regex", text=self.regex)
         if self.ebnf is not None:
             found[f"{at}.ebnf"] = GrammarSpec(kind="ebnf", text=self.ebnf)
+        if self.lark is not None:
+            found[f"{at}.lark"] = GrammarSpec(kind="lark", text=self.lark)
         if self.structural_tag is not None:
             found[f"{at}.structural_tag"] = structural_spec(
                 self.structural_tag, f"{at}.structural_tag"
             )
-        return only(found)
+        return starting_after(only(found), self.after, f"{at}.after")
 
 
 class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

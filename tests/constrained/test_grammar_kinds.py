@@ -6,8 +6,10 @@ import random
 import re
 
 import pytest
-from support.grammar_walk import accepts, compiled, walk
+from support.grammar_walk import accepts, compiled, make_vocabulary, spec, walk
 
+from stolon.constrained import CompileLimits, GrammarCompiler
+from stolon.constrained.regular import longest_text
 from stolon.errors import GrammarError
 
 TABLE = [
@@ -141,3 +143,32 @@ def test_regex_agrees_with_re_fullmatch(pattern: str) -> None:
         text = walk(grammar, rng, limit=60)
         if text is not None:
             assert re.fullmatch(pattern, text.decode()), text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "longest"),
+    [
+        ("choice", ["a", "é漢"], 5),
+        ("regex", "a{2,4}(b|é?)", 6),
+        ("regex", "a(b{0})*", 1),
+        ("regex", "[^a]", 4),
+        ("regex", "a+", None),
+        ("regex", "(", None),
+        ("json_schema", {"type": "boolean"}, 5),
+        ("json_schema", {"type": "string"}, None),
+        ("lark", 'start: "a"', None),
+    ],
+)
+def test_the_longest_text(kind: str, text: object, longest: int | None) -> None:
+    assert longest_text(spec(kind, text)) == longest
+    assert longest_text(spec(kind, text, after="x")) is None
+
+
+@pytest.mark.parametrize("limits", [{"grammar_size": 30}, {"lexer_fuel": 30}])
+def test_a_schema_that_is_too_much_is_refused_in_our_words(limits: dict[str, int]) -> None:
+    compiler = GrammarCompiler(make_vocabulary(), limits=CompileLimits(**limits))  # type: ignore[arg-type]
+    names = {f"name {i}": {"type": "string", "pattern": f"^a.*{i}.*z"} for i in range(20)}
+    with pytest.raises(GrammarError) as caught:
+        compiler.compile(spec("json_schema", {"type": "object", "properties": names}))
+    assert str(caught.value).startswith("the json_schema is too large or too complex")
+    compiler.close()

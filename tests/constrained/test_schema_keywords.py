@@ -43,6 +43,20 @@ TABLE: dict[str, tuple[Any, list[str], list[str]]] = {
         ["{}", '{"v": 1, "x": 2}', '{"v": 1, "kids": [{"kids": []}]}'],
         ['{"v": 1}', '{"v": 1, "kids": [{"v": 2, "kids": []}]}'],
     ),
+    "not itself, one level down": (
+        {"type": "array", "items": {"not": {"$ref": "#"}}},
+        ["[]", "[1]", "[[[]], {}]", "[[[[[]]]], 2]"],
+        ["[[]]", "[1, [2]]", "1"],
+    ),
+    "itself and more, one level down": (
+        {
+            **OBJ,
+            "properties": {"a": {"$ref": "#"}, "b": INT},
+            "allOf": [{"properties": {"a": {"required": ["b"]}}}],
+        },
+        ["{}", '{"b": 1}', '{"a": {"a": {"b": 2}, "b": 1}}'],
+        ['{"a": {}}', '{"a": {"a": {}, "b": 1}}', '{"a": 1}'],
+    ),
     "oneOf overlapping": ({"oneOf": [INT, {"minimum": 2}]}, ["1", "2.5", '"a"'], ["3", "1.5"]),
     "oneOf with a tag": (
         {

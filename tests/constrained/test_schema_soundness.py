@@ -15,6 +15,7 @@ from support.grammar_walk import accepts, compiled, walk
 from stolon.errors import GrammarError, UnsatisfiableGrammar
 
 INT, STR = {"type": "integer"}, {"type": "string"}
+DATE = {"type": "string", "format": "date"}
 
 
 def obj(required: list[str] | None = None, /, **properties: Any) -> dict[str, Any]:
@@ -56,6 +57,14 @@ SCHEMAS: list[Any] = [
     {"type": "object", "patternProperties": {"^a": INT, "^b": STR}, "additionalProperties": False},
     {"type": "object", "additionalProperties": INT, "minProperties": 1, "maxProperties": 2},
     {"type": "array", "items": INT, "minItems": 1, "maxItems": 3},
+    obj(a=INT, b=STR, c={**INT, "title": "c"}, k=INT, x=obj(["c"], c=STR)),
+    {**obj(a=DATE, b=DATE, q=DATE), "additionalProperties": DATE},
+    {"oneOf": [obj(["a"], a=INT, b=DATE), obj(["a"], a=STR, b=DATE), {"type": "array"}]},
+    {
+        "oneOf": [{"$ref": "#/$defs/i"}, {"$ref": "#/$defs/s"}],
+        "$defs": {"i": obj(["a"], a=INT, b=STR), "s": obj(["a"], a=STR, b=INT)},
+    },
+    {"allOf": [obj(a=INT, b=INT), obj(a={"minimum": 2}, b={"minimum": 2})]},
     {"type": "array", "prefixItems": [INT, STR], "items": False},
     {"type": "array", "prefixItems": [INT, STR], "minItems": 1, "items": {"type": "null"}},
     {"$ref": "#/$defs/a", "$defs": {"a": INT}, "minimum": 4},
@@ -188,6 +197,11 @@ def test_instances_are_judged_as_by_jsonschema(schema: Any) -> None:
         ({"properties": {"a": 5}}, "/properties/a", "schema must be"),
         ([], "/", "schema must be"),
         ({"$ref": "#"}, "/$ref", "circle"),
+        ({"not": {"$ref": "#"}}, "/not", "circle"),
+        ({"$schema": 5}, "/$schema", "must be a string"),
+        ({"$id": ["x"], "type": "null"}, "/$id", "must be a string"),
+        ({"$defs": {"a": {"$anchor": 1}}, "$ref": "#/$defs/a"}, "/$defs/a/$anchor", "string"),
+        ({"properties": {"a": {"$schema": None}}}, "/properties/a/$schema", "must be a string"),
     ],
 )
 def test_refusals_point_at_the_keyword(schema: Any, where: str | None, word: str) -> None:

@@ -81,6 +81,11 @@ def test_constraints():
     client = FakeClient()
     post(client, {"text": "a", "sampling_params": {"regex": "a+"}})
     assert client.requests[0].segments[-1].grammar == GrammarSpec(kind="regex", text="a+")
+    params = {"lark": 'start: "a"', "after": "</think>"}
+    post(client, {"text": "a", "sampling_params": params})
+    assert client.requests[1].segments[-1].grammar == GrammarSpec(
+        kind="lark", text='start: "a"', after="</think>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,6 +102,7 @@ def test_constraints():
         ({"text": "a", "rid": "../x"}, "rid"),
         ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
         ({"text": "a", "sampling_params": {"n": 1000}}, "n"),
+        ({"text": "a", "sampling_params": {"after": "x"}}, "after says"),
         ({"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_tokens"),
         ({"text": "a", "top_logprobs_num": 1000}, "top_logprobs_num"),
         ({"text": "a", "logprob_start_len": -5}, "logprob_start_len"),
