@@ -118,7 +118,7 @@ class Batch:
 
     def take(self, entry: Item) -> None:
         """An item has been posted."""
-        self._places.observe(len(self.running))
+        self._places.observe(len(self.running), entry.run)
         del self.running[entry.index]
         if entry.unfinished:
             return

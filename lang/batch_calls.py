@@ -61,8 +61,8 @@ class BatchCalls(BoundBody):
             seed: item i runs with a seed derived from this one and i. Drawn if None.
             num_threads, concurrency: two names of one thing: programs running at once. "auto" begins
                 with 64, adds more while the engine has no queue, and takes some away when requests
-                queue up in it or are put back for lack of room. An ``async def`` program takes no
-                thread; any other takes one while its body runs.
+                queue up in it, or when programs drive each other out of its cache. An ``async def``
+                program takes no thread; any other takes one while its body runs.
             progress, progress_bar: two names of one switch: a bar on stderr with items, failures,
                 generated tokens per second and the time left; "auto" draws it on a terminal only.
             return_exceptions: failures stand in the list in the place of states. Otherwise the

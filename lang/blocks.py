@@ -58,9 +58,11 @@ class Block:
         error: why there are none.
         settled: set when one of the two is there.
         request_id: of the engine's request.
+        recomputed: tokens before it, of blocks that it continues, that were no longer in the engine's cache.
     """
 
     __slots__ = (
+        "_continued",
         "_lock",
         "_missing",
         "_over",
@@ -70,6 +72,7 @@ class Block:
         "error",
         "items",
         "path",
+        "recomputed",
         "request_id",
         "samples",
         "settled",
@@ -85,6 +88,8 @@ class Block:
         self.error: StolonError | None = None
         self.settled = Latch()
         self.request_id = ""
+        self.recomputed = 0
+        self._continued = 0
         self._lock = threading.Lock()
         self._missing = self.n
         self._over = False
@@ -190,6 +195,9 @@ class Block:
     def _take_result(self, call: Call, event: SegmentDone) -> Sequence[Call]:
         result = event.result
         call.results[event.sample] = result
+        if call is self.calls[0] and event.sample == 0:
+            # The last token is always computed, for its logits.
+            self.recomputed = max(0, self._continued - 1 - result.usage.cached_tokens)
         if isinstance(result, GenResult) and result.finish.kind == "abort":
             call.settle(call.located(Aborted("the generation was aborted")))
         return (call,) if call is not self.calls[-1] and call.complete() else ()
@@ -227,6 +235,7 @@ class Block:
         tokens = None if tail is None else tail.tokens()
         if tokens is not None:
             segments.append(tokens)
+            self._continued = len(tokens.ids)
         crowded = len(self.items) + 1 > MAX_SEGMENTS
         for item in self.items:
             if isinstance(item, Call):

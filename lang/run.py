@@ -49,6 +49,7 @@ class ProgramRun:
         failure: the exception that ended the program.
         result: what the body returned.
         cancelled: what reads raise since `cancel`.
+        recomputed: tokens that requests went on from and that the engine had to compute again.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ProgramRun:
         self.failure: BaseException | None = None
         self.result: object = None
         self.cancelled: Aborted | None = None
+        self.recomputed = 0
         self._id = secrets.token_hex(6)
         self._left_body: TracebackType | None = None
         self._pending: dict[Recorder, None] = {}
@@ -137,6 +139,7 @@ class ProgramRun:
 
     def _forget(self, block: Block) -> None:
         self._open.pop(block, None)
+        self.recomputed += block.recomputed
         self.changed.notify()
 
     def drain(self) -> Iterator[Latch]:
