@@ -51,6 +51,7 @@ class CompileCache:
         Raises what `make` raised. A GrammarError that is no NotCached is kept like a grammar;
         anything else is raised to those who waited, and tried again by the next one.
         """
+        dropped: list[Future[Grammar]] = []
         with self._lock:
             future = self._cache.get(key)
             mine = future is None
@@ -58,7 +59,8 @@ class CompileCache:
                 future = self._cache[key] = Future()
             else:
                 self._cache.move_to_end(key)
-                self._measure(key, future)
+                dropped = self._measure(key, future)
+        del dropped
         if mine:
             self._fill(key, future, make)
         try:
@@ -93,12 +95,17 @@ class CompileCache:
         else:
             future.set_result(grammar)
         with self._lock:
-            self._measure(key, future)
+            dropped = self._measure(key, future)
+        del dropped
 
-    def _measure(self, key: Key, future: Future[Grammar]) -> None:
-        """Take note of an entry's size as it is now, and make room. The lock is held."""
+    def _measure(self, key: Key, future: Future[Grammar]) -> list[Future[Grammar]]:
+        """Take note of an entry's size as it is now, and make room. The lock is held.
+
+        Returns what was dropped: it is freed without the lock.
+        """
+        dropped: list[Future[Grammar]] = []
         if not future.done() or self._cache.get(key) is not future:
-            return
+            return dropped
         size = _nbytes(key, future)
         self._total += size - self._sizes.get(key, 0)
         self._sizes[key] = size
@@ -106,8 +113,9 @@ class CompileCache:
             len(self._sizes) > self._entries or self._total > self._max_bytes
         ):
             oldest = next(one for one in self._cache if one in self._sizes)
-            del self._cache[oldest]
+            dropped.append(self._cache.pop(oldest))
             self._total -= self._sizes.pop(oldest)
+        return dropped
 
 
 def _nbytes(key: Key, future: Future[Grammar]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from stolon.constrained.json_text import MAX_DEPTH
@@ -48,7 +49,7 @@ def is_plain(root: dict[str, Any], default: Draft | None) -> bool:
                 value = value.values()
             below += [v for v in value if type(v) in _CONTAINERS]
         if not below:
-            return all(_leads_somewhere(root, reference) for reference in references)
+            return _all_lead_somewhere(root, references)
         level = below
     return False
 
@@ -82,22 +83,26 @@ def _is_plain_reference(
     return True
 
 
-def _leads_somewhere(root: dict[str, Any], reference: str) -> bool:
-    """Whether a chain of references ends at a schema that is more than a reference."""
-    seen: set[str] = set()
-    while True:
-        if reference in seen:
-            return False
-        seen.add(reference)
-        value: Any = root
-        for part in reference[2:].split("/") if reference != "#" else ():
-            key = part.replace("~1", "/").replace("~0", "~") if "~" in part else part
-            if isinstance(value, dict) and key in value:
-                value = value[key]
-            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
-                value = value[int(key)]
-            else:
+def _all_lead_somewhere(root: dict[str, Any], references: Iterable[str]) -> bool:
+    """Whether each chain of references ends at a schema that is more than a reference."""
+    settled: set[str] = set()
+    for reference in references:
+        seen: set[str] = set()
+        while reference not in settled:
+            if reference in seen:
                 return False
-        if not isinstance(value, dict) or not isinstance(value.get("$ref"), str):
-            return True
-        reference = value["$ref"]
+            seen.add(reference)
+            value: Any = root
+            for part in reference[2:].split("/") if reference != "#" else ():
+                key = part.replace("~1", "/").replace("~0", "~") if "~" in part else part
+                if isinstance(value, dict) and key in value:
+                    value = value[key]
+                elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                    value = value[int(key)]
+                else:
+                    return False
+            if not isinstance(value, dict) or not isinstance(value.get("$ref"), str):
+                break
+            reference = value["$ref"]
+        settled |= seen
+    return True

@@ -24,6 +24,7 @@ import zmq
 
 from stolon.errors import EngineClosed, InternalError, StolonError
 from stolon.srt.client import EngineClient
+from stolon.srt.heap import settle_heap
 from stolon.srt.protocol import Event, Failed, Request
 from stolon.srt.server import ipc
 from stolon.srt.server.options import EngineOptions
@@ -183,6 +184,7 @@ def main(build: Callable[[EngineOptions], EngineClient] = build_engine) -> int:
         log.exception("the engine could not start")
         _report_dead(arguments.ipc, InternalError(f"{type(error).__name__}: {error}"))
         return 1
+    settle_heap()
     serve_engine(client, arguments.ipc, stop=stop)
     if stop.is_set():  # the parent was killed and could not tidy up
         shutil.rmtree(arguments.ipc, ignore_errors=True)
