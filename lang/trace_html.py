@@ -20,9 +20,10 @@ MAX_ROWS = 500
 
 _PHASES = (("queue", "#9a9a9a"), ("prefill", "#4f8fd8"), ("decode", "#3fa66b"))
 _OTHER = "#b58a3c"
-_CELL = "padding:1px 8px;text-align:right;border:0;background:none;color:inherit"
+_CELL = "padding:1px 8px;text-align:right;border:0;background:none;color:inherit;white-space:nowrap"
 _HEAD = f"{_CELL};opacity:.65;font-weight:normal"
-_LEFT = "text-align:left;white-space:pre"
+# A long name is cut, so that the columns stay in sight; the row's title has all of it.
+_LEFT = "text-align:left;white-space:pre;max-width:48ch;overflow:hidden;text-overflow:ellipsis"
 _COUNTS = ("cached", "computed", "forced", "generated", "drafted", "accepted")
 
 
@@ -61,7 +62,9 @@ def _row(row: Row, whole: float) -> str:
     )
     finish = call.finish if call.error is None else f"error: {call.error}"
     cells += _cells_right(str(tokens.drafted), str(tokens.accepted), finish, duration(call.seconds))
-    note = call.where if call.message is None else f"{call.where}: {call.message}"
+    note = f"{row.label} at {call.where}"
+    if call.message is not None:
+        note += f": {call.message}"
     return f'<tr title="{escape(printable(note))}">{cells}{_bar(call, whole)}</tr>'
 
 
