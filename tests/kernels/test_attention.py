@@ -55,3 +55,22 @@ def test_attention(table: str, name: str, layout: str) -> None:
     assert got.shape == (row, spec.num_heads * spec.head_dim)
     assert got.dtype == ops.activations
     torch.testing.assert_close(got.double(), torch.stack(wanted), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("layout", ["decode", "long chunk", "long shared prefix"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("table", TABLES)
+def test_a_key_that_is_no_number_is_not_passed_over(table: str, value: float, layout: str) -> None:
+    """Every row that sees it shows it, in the heads that it belongs to, and in no other."""
+    ops, spec, runs = TABLES[table], SPECS["shared heads"], LAYOUTS[layout]
+    case = attention_case(spec, runs)
+    first = case.batch.slot_table[0, 3]
+    case.cache_k[first, 1, :] = value * case.cache_k[first, 1, :].sign()
+    with torch.inference_mode():
+        got, *_ = attend(ops, case)
+    shown = ~got.unflatten(1, (spec.num_kv_heads, -1)).isfinite().all(dim=2)
+    sees = [first in case.batch.slot_table[run, :4] for run in range(len(runs.q_lens))]
+    rows = torch.tensor(sees).repeat_interleave(torch.tensor(runs.q_lens))
+    assert not shown[:, [0, 2]].any()
+    assert not shown[~rows].any()
+    assert shown[rows, 1].all()

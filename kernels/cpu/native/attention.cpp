@@ -9,9 +9,9 @@
 //
 // so every element is one chain of operations that no tile size changes, nor whether the order is made in memory
 // (for many rows) or in registers on the way (for few: "direct" below). With AVX-512 both sums go by pairs
-// (vdpbf16ps): features 2i and 2i+1, positions 2i and 2i+1. The weights are rounded to bf16 for it and l
-// is the sum of the rounded ones: they add up to one exactly, and what rounding does to a weighted mean
-// shrinks with the spread of the values. The other builds keep weights in float32.
+// (vdpbf16ps): features 2i and 2i+1, positions 2i and 2i+1. The weights are made in bf16 for it (all of them over 2^64,
+// attention_avx512.h says why) and l is the sum of those: they add up to one exactly, and what rounding does to a
+// weighted mean shrinks with the spread of the values. The other builds keep weights in float32.
 //
 // A position that a row doesn't see has weight 0, and a value that is read is finite (where a sum is not, rows
 // are taken one by one, see `partials`), so it adds +0 or -0, which changes no sum but the sign of a zero; that
@@ -28,7 +28,7 @@ STOLON_BEGIN
 
 namespace {
 
-using ScoreTile = void (*)(const Query* const*, const Key*, int, float*, Ahead&);
+using ScoreTile = void (*)(const Query* const*, const Key*, int, float*, Peak*, bool, Ahead&);
 using ValueTile = bool (*)(const Factor*, const Value*, int, int, int, float* const*, bool, Ahead&);
 
 template <int R, int... V>
@@ -158,9 +158,9 @@ class Worker {
             look_ahead(item, block, each);
             if (begin == end) continue;
             for (int64_t h = 0; h < heads; ++h)
-                partials(run, item.first_head + h, block, rows_ + h * each + begin, end - begin, true);
+                partials(run, item.first_head + h, block, rows_ + h * each + begin, end - begin,
+                         rows_[begin].position, rows_[end - 1].position, true);
         }
-        for (int64_t i = 0; i < count; ++i) write_out(rows_[i].state, rows_[i].out, head_dim_);
     }
 
     // Some blocks of one run, or one block of several; the last to end joins the run's partials.
@@ -170,18 +170,23 @@ class Worker {
         for (int64_t block = item.first_block; block < item.end_block; ++block) {
             look_ahead(item, block, stacked);
             for (int64_t head = item.first_head; head < item.end_head; ++head) {
-                int64_t count = 0;
+                int64_t count = 0, lowest = INT64_MAX, highest = 0;
                 for (int64_t i = 0; i < item.run_count; ++i) {
                     const AttentionPlan::Run& run = plan_.runs[members[i]];
-                    for (int64_t r = 0; r < run.rows; ++r) {
-                        if (!sees(run.position + r, block)) continue;
+                    float* state = plan_.partial(run, head, block, 0);
+                    for (int64_t r = 0; r < run.rows; ++r, state += plan_.group * plan_.partial_floats()) {
+                        const int64_t position = run.position + r;
+                        if (!sees(position, block)) continue;
+                        lowest = std::min(lowest, position);
+                        highest = std::max(highest, position);
                         const int64_t begin = count;
                         count = stack(run, r, head, count);
                         for (int64_t g = 0; g < plan_.group; ++g)
-                            rows_[begin + g].state = plan_.partial(run, head, block, r * plan_.group + g);
+                            rows_[begin + g].state = state + g * plan_.partial_floats();
                     }
                 }
-                if (count > 0) partials(plan_.runs[members[0]], head, block, rows_, count, false);
+                if (count > 0)
+                    partials(plan_.runs[members[0]], head, block, rows_, count, lowest, highest, false);
             }
         }
         for (int64_t i = 0; i < item.run_count; ++i) {
@@ -208,20 +213,16 @@ class Worker {
         }
     }
 
-    // Partials of `rows`, which all see something of the block. `joined`: into the rows' states, which begin with
-    // the first block that a row sees; else each state is a partial of its own.
+    // Partials of `rows`, which all see something of the block; the positions of the rows lie in [lowest, highest].
+    // `joined`: into the rows' states, which begin with the first block that a row sees; else each state is a partial
+    // of its own.
     void partials(const AttentionPlan::Run& run, int64_t head, int64_t block, const Row* rows, int64_t count,
-                  bool joined) {
-        const int64_t start = block * kKvBlock;
-        const auto low = [&](const Row& row) { return int(std::max<int64_t>(0, low_of(row.position) - start)); };
-        const auto high = [&](const Row& row) { return int(std::min<int64_t>(kKvBlock, row.position + 1 - start)); };
+                  int64_t lowest, int64_t highest, bool joined) {
         Source source = source_of(run, head, block);
-        source.low = kPositions;
-        source.high = 0;
-        for (int64_t i = 0; i < count; ++i) {
-            source.low = std::min(source.low, low(rows[i]));
-            source.high = std::max(source.high, high(rows[i]));
-        }
+        source.low = span_of(lowest, block).low;
+        source.high = span_of(highest, block).high;
+        const Span least{span_of(highest, block).low, span_of(lowest, block).high};
+        const bool whole = least.low == 0 && least.high == kPositions;
         const bool once = count <= kTileRows;  // then it is loaded bit by bit, and stays in the first-level cache
         const auto load = [&] {
             if (once) return;
@@ -231,21 +232,30 @@ class Worker {
         load();
         for (int64_t i = 0; i < count; i += kTileRows) {
             const int64_t end = std::min(count, i + kTileRows);
-            if (tile_rows(block, rows + i, int(end - i), joined, false, once ? &source : nullptr)) continue;
+            if (tile_rows(block, rows + i, int(end - i), joined, whole, false, once ? &source : nullptr)) continue;
             // Some value is not finite, and 0 * infinity is not 0: a row may not meet what it doesn't see.
             for (int64_t j = i; j < end; ++j) {
+                const Span span = span_of(rows[j].position, block);
                 Source own = source;
-                own.low = low(rows[j]);
-                own.high = high(rows[j]);
-                tile_rows(block, rows + j, 1, joined, true, &own);
+                own.low = span.low;
+                own.high = span.high;
+                tile_rows(block, rows + j, 1, joined, whole, true, &own);
             }
             load();
         }
     }
 
-    // `source`: what is yet to be loaded, or null. `alone`: that holds nothing that the rows don't see.
-    // Otherwise returns false, with no state joined, if a sum is not finite.
-    bool tile_rows(int64_t block, const Row* rows, int count, bool joined, bool alone, const Source* source) {
+    // What a row at `position` sees of a block.
+    Span span_of(int64_t position, int64_t block) const {
+        const int64_t start = block * kKvBlock;
+        return {int(std::clamp<int64_t>(low_of(position) - start, 0, kPositions)),
+                int(std::min<int64_t>(kPositions, position + 1 - start))};
+    }
+
+    // `whole`: all rows see all of the block. `source`: what is yet to be loaded, or null. `alone`: that holds nothing
+    // that the rows don't see. Otherwise returns false, with no state joined, if a sum is not finite.
+    bool tile_rows(int64_t block, const Row* rows, int count, bool joined, bool whole, bool alone,
+                   const Source* source) {
         const int64_t start = block * kKvBlock;
 #if defined(STOLON_AVX512)
         const bool direct = source != nullptr && count <= kDirectRows && head_dim_ % kDirect.features[count - 1] == 0;
@@ -254,17 +264,18 @@ class Worker {
 #endif
         const int tiles = direct ? 1 : (count + kMaxRows - 1) / kMaxRows;
         int first[kTileRows + 1];  // rows of the tiles
-        int seen_from[kTileRows], seen_to[kTileRows], begin[kTileRows], end[kTileRows];  // positions of the tiles
-        int low[kTileRows], high[kTileRows];
+        Span seen[kTileRows], spans[kTileRows];  // of the rows, of the tiles
+        int begin[kTileRows], end[kTileRows];  // positions of the tiles
         const Query* q[kTileRows];
         float* parts[kTileRows];
         float* values[kTileRows];
         bool fresh[kTileRows];
         for (int i = 0; i < count; ++i) {
-            low[i] = int(std::max<int64_t>(0, low_of(rows[i].position) - start));
-            high[i] = int(std::min<int64_t>(kKvBlock, rows[i].position + 1 - start));
-            fresh[i] = !joined || low_of(rows[i].position) >= start || block == 0;
+            seen[i] = whole ? Span{0, kPositions} : span_of(rows[i].position, block);
+            fresh[i] = !joined || block == 0 || low_of(rows[i].position) >= start;
             parts[i] = fresh[i] ? rows[i].state : parts_ + i * (kState + width_);
+            if (joined && rows[i].position < start + kKvBlock)  // its last block
+                for (int f = 0; f < head_dim_; f += 16) __builtin_prefetch(rows[i].out + f, 1);
             if constexpr (kConvertQueries) {
                 float* to = reinterpret_cast<float*>(queries_) + i * head_dim_;
                 for (int f = 0; f < head_dim_; ++f) to[f] = float_of(rows[i].q[f]);
@@ -276,10 +287,11 @@ class Worker {
         for (int t = 0; t <= tiles; ++t) first[t] = count * t / tiles;
         int block_begin = kPositions, block_end = 0;
         for (int t = 0; t < tiles; ++t) {
-            seen_from[t] = *std::min_element(low + first[t], low + first[t + 1]);
-            seen_to[t] = *std::max_element(high + first[t], high + first[t + 1]);
-            begin[t] = seen_from[t] / W * W;
-            end[t] = int(round_up(seen_to[t], W));
+            spans[t] = seen[first[t]];
+            for (int i = first[t]; !whole && i < first[t + 1]; ++i)
+                spans[t] = {std::min(spans[t].low, seen[i].low), std::max(spans[t].high, seen[i].high)};
+            begin[t] = spans[t].low / W * W;
+            end[t] = int(round_up(spans[t].high, W));
             block_begin = std::min(block_begin, begin[t]);
             block_end = std::max(block_end, end[t]);
         }
@@ -294,24 +306,29 @@ class Worker {
                 if (from >= to) continue;
                 kTiles.scores[first[t + 1] - first[t] - 1][(to - from) / W - 1](
                     q + first[t], keys + from % kChunk, head_dim_,
-                    scores_ + first[t] * kPositions + from, ahead_);
+                    scores_ + first[t] * kPositions + from, whole ? peaks_ + first[t] : nullptr, chunk == 0, ahead_);
             }
         }
 #if defined(STOLON_AVX512)
         if (direct) {
             find_rows(*source);
-            for (int at = block_begin; at < block_end; at += 2 * W) {
-                const bool last = at + 2 * W >= block_end;
-                kDirect.scores[count - 1][std::min(2 * W, block_end - at) / W - 1](
-                    q, key_rows_ + at, last ? value_rows_ + block_begin : key_rows_ + at + 2 * W, source->feature,
+            const int positions = kDirect.positions[count - 1];
+            for (int at = block_begin; at < block_end; at += positions) {
+                const bool last = at + positions >= block_end;
+                kDirect.scores[count - 1][block_end - at > W](
+                    q, key_rows_ + at, last ? value_rows_ + block_begin : key_rows_ + at + positions, source->feature,
                     head_dim_, scores_ + at, ahead_);
             }
         }
 #endif
-        for (int t = 0; t < tiles; ++t)
-            for (int i = first[t]; i < first[t + 1]; ++i)
-                weigh(scores_ + i * kPositions, weights_ + i * kPositions, low[i], high[i], begin[t], end[t],
-                      args_.softcap, parts[i], parts[i] + 1);
+        const Peak* peaks = whole && !direct ? peaks_ : nullptr;
+        if (whole) {
+            weigh(scores_, weights_, seen, peaks, count, 0, kPositions, args_.softcap, parts);
+        } else {
+            for (int t = 0; t < tiles; ++t)
+                weigh(scores_ + first[t] * kPositions, weights_ + first[t] * kPositions, seen + first[t], nullptr,
+                      first[t + 1] - first[t], begin[t], end[t], args_.softcap, parts + first[t]);
+        }
         const int width = int(round_up(head_dim_, W));
         bool finite = true;
 #if defined(STOLON_AVX512)
@@ -319,8 +336,8 @@ class Worker {
             const int features = kDirect.features[count - 1];
             for (int at = 0; at < head_dim_; at += features) {
                 for (int i = 0; i < count; ++i) values[i] = parts[i] + kState + at;
-                finite &= kDirect.values[count - 1](weights_, value_rows_, source->feature + at, seen_from[0] / 2,
-                                                    (seen_to[0] + 1) / 2, values, ahead_);
+                finite &= kDirect.values[count - 1](weights_, value_rows_, source->feature + at, spans[0].low / 2,
+                                                    (spans[0].high + 1) / 2, values, ahead_);
             }
         }
 #endif
@@ -331,11 +348,11 @@ class Worker {
                 const int chunk_width = std::min(kChunk, width - chunk);
                 for (int i = 0; i < count; ++i) values[i] = parts[i] + kState + chunk;
                 for (int t = 0; t < tiles; ++t) {
-                    const int from = std::max(seen_from[t] - at, 0), to = std::min(seen_to[t] - at, step);
+                    const int from = std::max(spans[t].low - at, 0), to = std::min(spans[t].high - at, step);
                     if (from >= to) continue;
                     finite &= kTiles.values[first[t + 1] - first[t] - 1][chunk_width / W - 1](
                         weights_ + first[t] * kPositions + at, values_ + int64_t(chunk) * kPositions, chunk_width,
-                        from, to, values + first[t], seen_from[t] < at, ahead_);
+                        from, to, values + first[t], spans[t].low < at, ahead_);
                 }
             }
         }
@@ -350,6 +367,8 @@ class Worker {
             others[joining++] = parts[i];
         }
         if (joining > 0) join(states, others, joining, head_dim_);
+        for (int i = 0; joined && i < count; ++i)
+            if (rows[i].position < start + kKvBlock) write_out(rows[i].state, rows[i].out, head_dim_);
         return true;
     }
 
@@ -388,6 +407,7 @@ class Worker {
     Query* queries_ = nullptr;
     float* states_;
     Row* rows_;
+    Peak peaks_[kTileRows];
 };
 
 }  // namespace

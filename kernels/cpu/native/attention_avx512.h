@@ -23,43 +23,52 @@ inline uint32_t pair_at(const bf16* p) {
     return x;
 }
 
-// Four pairs of features, from `feature` on, of sixteen rows to four vectors of sixteen positions.
-inline void transpose_pairs(const bf16* const* rows, int64_t feature, __m512i& k0, __m512i& k1, __m512i& k2,
-                            __m512i& k3) {
-    const auto four = [&](int first) {  // of rows 0, 4, 8 and 12 from `first` on
-        const auto at = [&](int i) { return _mm_loadu_si128((const __m128i*)(rows[first + i] + feature)); };
-        __m512i x = _mm512_castsi128_si512(at(0));
-        x = _mm512_mask_broadcast_i32x4(x, 0x00f0, at(4));
-        x = _mm512_mask_broadcast_i32x4(x, 0x0f00, at(8));
-        return _mm512_mask_broadcast_i32x4(x, 0xf000, at(12));
-    };
-    const __m512i x0 = four(0), x1 = four(1), x2 = four(2), x3 = four(3);
-    const __m512i a = _mm512_unpacklo_epi32(x0, x1), b = _mm512_unpacklo_epi32(x2, x3);
-    const __m512i c = _mm512_unpackhi_epi32(x0, x1), d = _mm512_unpackhi_epi32(x2, x3);
-    k0 = _mm512_unpacklo_epi64(a, b);
-    k1 = _mm512_unpackhi_epi64(a, b);
-    k2 = _mm512_unpacklo_epi64(c, d);
-    k3 = _mm512_unpackhi_epi64(c, d);
+// Eight pairs of features, from `feature` on, of sixteen rows to eight vectors of sixteen positions.
+inline void turn_pairs(const bf16* const* rows, int64_t feature, __m512i* k) {
+    const auto half = [&](int i) { return _mm256_loadu_si256((const __m256i*)(rows[i] + feature)); };
+    __m512i x[8], y[8];
+    STOLON_UNROLL
+    for (int i = 0; i < 8; ++i) {
+        const int row = i < 4 ? i : i + 4;
+        x[i] = _mm512_inserti64x4(_mm512_castsi256_si512(half(row)), half(row + 4), 1);
+    }
+    STOLON_UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+    }
+    STOLON_UNROLL
+    for (int i = 0; i < 8; i += 4) {  // rows of four in a lane: pairs j, 4 + j, and both again four rows on
+        x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+        x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+        x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+        x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+    }
+    STOLON_UNROLL
+    for (int j = 0; j < 4; ++j) {
+        k[j] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0x88);
+        k[j + 4] = _mm512_shuffle_i32x4(x[j], x[j + 4], 0xdd);
+    }
 }
 
 alignas(64) const bf16 kZeros[kMaxHeadDim] = {};
 
 // keys: [position / kChunk][head_dim / 2][kChunk] pairs of features.
 void load_keys(const Source& s, Key* keys, Ahead& ahead) {
-    const int pairs = s.head_dim / 2, quads = pairs / 4;
+    const int pairs = s.head_dim / 2, eights = pairs / 8;
     for (int first = s.low / W * W; first < s.high; first += W) {
         const bf16* rows[W];
         for (int i = 0; i < W; ++i)
             rows[i] = first + i >= s.low && first + i < s.high ? s.k + s.slots[first + i] * s.stride : kZeros;
         Key* out = keys + int64_t(first / kChunk) * pairs * kChunk + first % kChunk;
-        for (int quad = 0; quad < quads; ++quad) {
-            ahead.tick();
-            __m512i k[4];
-            transpose_pairs(rows, 8 * quad, k[0], k[1], k[2], k[3]);
+        for (int eight = 0; eight < eights; ++eight) {
+            __m512i k[8];
+            turn_pairs(rows, 16 * eight, k);
             STOLON_UNROLL
-            for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + int64_t(4 * quad + i) * kChunk, k[i]);
+            for (int i = 0; i < 8; ++i) _mm512_storeu_si512(out + int64_t(8 * eight + i) * kChunk, k[i]);
         }
-        for (int pair = quads * 4; pair < pairs; ++pair)
+        ahead.tick(2 * eights);
+        for (int pair = eights * 8; pair < pairs; ++pair)
             for (int i = 0; i < W; ++i) out[int64_t(pair) * kChunk + i] = pair_at(rows[i] + 2 * pair);
     }
 }
@@ -73,36 +82,40 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
     const int width = int(round_up(s.head_dim, W));
     const int begin = s.low / 2 * 2, end = int(round_up(s.high, 2));
     const auto row = [&s](int i) { return i >= s.low && i < s.high ? s.v + s.slots[i] * s.stride : kZeros; };
-    const bool inside = s.low == begin && s.high == end;
-    for (int chunk = 0; chunk < width; chunk += kChunk) {
-        const int chunk_width = std::min(kChunk, width - chunk);
-        Value* to = values + int64_t(chunk) * kPositions + int64_t(begin) * chunk_width;
-        for (int i = begin; i < end; i += 2, to += 2 * chunk_width) {
-            ahead.tick();
-            const bf16* a = (inside ? s.v + s.slots[i] * s.stride : row(i)) + chunk;
-            const bf16* b = (inside ? s.v + s.slots[i + 1] * s.stride : row(i + 1)) + chunk;
-            if (chunk + kChunk <= s.head_dim) {
-                STOLON_UNROLL
-                for (int f = 0; f < kChunk; f += 32) {
-                    const __m512i x = _mm512_loadu_si512(a + f), y = _mm512_loadu_si512(b + f);
-                    _mm512_storeu_si512(to + 2 * f, _mm512_permutex2var_epi16(x, low, y));
-                    _mm512_storeu_si512(to + 2 * f + 32, _mm512_permutex2var_epi16(x, high, y));
-                }
-                continue;
-            }
-            for (int f = 0; f < chunk_width; f += 32) {
-                const int left = s.head_dim - chunk - f;
-                const __mmask32 in = left >= 32 ? ~__mmask32(0) : (__mmask32(1) << left) - 1;
-                const __m512i x = _mm512_maskz_loadu_epi16(in, a + f), y = _mm512_maskz_loadu_epi16(in, b + f);
-                _mm512_storeu_si512(to + 2 * f, _mm512_permutex2var_epi16(x, low, y));
-                if (f + W < chunk_width) _mm512_storeu_si512(to + 2 * f + 32, _mm512_permutex2var_epi16(x, high, y));
+    for (int i = begin; i < end; i += 2) {
+        const bf16 *a = row(i), *b = row(i + 1);
+        Value* to = values + int64_t(i) * std::min(kChunk, width);
+        int f = 0;
+        for (; f + kChunk <= s.head_dim; f += kChunk, to += int64_t(kChunk) * kPositions) {
+            STOLON_UNROLL
+            for (int g = 0; g < kChunk; g += 32) {
+                const __m512i x = _mm512_loadu_si512(a + f + g), y = _mm512_loadu_si512(b + f + g);
+                _mm512_storeu_si512(to + 2 * g, _mm512_permutex2var_epi16(x, low, y));
+                _mm512_storeu_si512(to + 2 * g + 32, _mm512_permutex2var_epi16(x, high, y));
             }
         }
+        to = values + int64_t(f) * kPositions + int64_t(i) * (width - f);  // the last chunk may be narrower
+        for (; f < width; f += 32, to += 64) {
+            const int left = s.head_dim - f;
+            const __mmask32 in = left >= 32 ? ~__mmask32(0) : (__mmask32(1) << left) - 1;
+            const __m512i x = _mm512_maskz_loadu_epi16(in, a + f), y = _mm512_maskz_loadu_epi16(in, b + f);
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, low, y));
+            if (f + W < width) _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi16(x, high, y));
+        }
+        if (i % 8 == 6) ahead.tick(4);
     }
 }
 
+// What a row's scores are measured against, found on the way: the highest of each lane, and the lanes without a NaN.
+struct Peak {
+    alignas(64) float highest[W];
+    __mmask16 ordered;
+};
+
+// `peaks`: of blocks that are seen whole, begun by `first`; else null.
 template <int R, int V>
-void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores, Ahead& ahead) {
+void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores, Peak* peaks, bool first,
+                Ahead& ahead) {
     __m512 sum[R][V];
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -128,6 +141,18 @@ void score_tile(const Query* const* q, const Key* keys, int head_dim, float* sco
     for (int r = 0; r < R; ++r) {
         STOLON_UNROLL
         for (int v = 0; v < V; ++v) _mm512_storeu_ps(scores + r * kPositions + v * W, sum[r][v]);
+    }
+    if constexpr (V == kMaxVectors) {
+        if (peaks == nullptr) return;
+        STOLON_UNROLL
+        for (int r = 0; r < R; ++r) {
+            const __mmask16 known = first ? __mmask16(0xffff) : peaks[r].ordered;
+            const __mmask16 half = _mm512_mask_cmp_ps_mask(known, sum[r][0], sum[r][1], _CMP_ORD_Q);
+            peaks[r].ordered = _mm512_mask_cmp_ps_mask(half, sum[r][2], sum[r][3], _CMP_ORD_Q);
+            __m512 top = _mm512_max_ps(_mm512_max_ps(sum[r][0], sum[r][1]), _mm512_max_ps(sum[r][2], sum[r][3]));
+            if (!first) top = _mm512_max_ps(top, _mm512_load_ps(peaks[r].highest));
+            _mm512_store_ps(peaks[r].highest, top);
+        }
     }
 }
 
@@ -166,111 +191,137 @@ bool value_tile(const Factor* weights, const Value* values, int row_width, int b
     return _mm512_test_epi32_mask(_mm512_castps_si512(odd), _mm512_castps_si512(odd)) == 0;
 }
 
-// Lanes of the vector that starts at `first` which lie in [low, high).
-inline __mmask16 lanes_within(int first, int low, int high) {
-    const uint32_t below = high - first >= 16 ? 0xffffu : high <= first ? 0u : (1u << (high - first)) - 1;
-    const uint32_t under = low - first >= 16 ? 0xffffu : low <= first ? 0u : (1u << (low - first)) - 1;
-    return __mmask16(below & ~under);
-}
-
-// 2^x for x <= 0, 1 at 0: relative error below 1e-4, far below the rounding of a weight to bf16.
-inline __m512 exp2_of(__m512 x) {
-    const __m512 t = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // in [0, 1)
-    __m512 y = _mm512_fmadd_ps(_mm512_set1_ps(7.706706e-2f), t, _mm512_set1_ps(2.2764498e-1f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(6.9511679e-1f));
-    y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(y, x);  // by the floor of x
-}
-
-// Sums of 16 in a fixed order, and the largest of 16.
-inline float total_of(__m512 x) {
-    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(c, _mm_shuffle_ps(c, c, 1)));
-}
-inline float largest_of(__m512 x) {
-    const __m256 a = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_max_ss(c, _mm_shuffle_ps(c, c, 1)));
-}
-
-// e^(score - top) of 32 positions, rounded. `exponent_of_top` is top * log2(e), rounded: the weights of a row all
-// err by that factor, which is no more than the rounding of top itself makes.
-inline __m512bh weights_of(__m512 x, __m512 y, __m512 exponent_of_top) {
-    const __m512 log2e = _mm512_set1_ps(1.44269504f);
-    return _mm512_cvtne2ps_pbh(exp2_of(_mm512_fmsub_ps(y, log2e, exponent_of_top)),
-                               exp2_of(_mm512_fmsub_ps(x, log2e, exponent_of_top)));
-}
-
-// Weights of a row that sees the first `high` positions, the last of which lies in the N-th vector. Zero for what
-// follows them in a pair of vectors.
-template <int N>
-void weigh_first(const float* scores, Factor* weights, int high, float* m, float* l) {
-    constexpr int kPairs = (N + 1) / 2;
-    const __mmask16 last = __mmask16(0xffffu >> (N * W - high));
-    const __m512 lowest = _mm512_set1_ps(-INFINITY);
-    __m512 x[2 * kPairs];
-    STOLON_UNROLL
-    for (int v = 0; v < N - 1; ++v) x[v] = _mm512_loadu_ps(scores + v * W);
-    x[N - 1] = _mm512_mask_loadu_ps(lowest, last, scores + (N - 1) * W);
-    if constexpr (N % 2) x[N] = lowest;
-    __m512 top[kPairs];
-    STOLON_UNROLL
-    for (int i = 0; i < kPairs; ++i) top[i] = _mm512_max_ps(x[2 * i], x[2 * i + 1]);
-    STOLON_UNROLL
-    for (int i = 1; i < kPairs; ++i) top[0] = _mm512_max_ps(top[0], top[i]);
-    const float highest = largest_of(top[0]);
-    const __m512 exponent_of_top = _mm512_mul_ps(_mm512_set1_ps(highest), _mm512_set1_ps(1.44269504f));
-    const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-    __m512 sum = _mm512_setzero_ps();
-    STOLON_UNROLL
-    for (int i = 0; i < kPairs; ++i) {
-        const __m512bh p = weights_of(x[2 * i], x[2 * i + 1], exponent_of_top);
-        _mm512_storeu_si512(weights + i * 2 * W, (__m512i)p);
-        sum = _mm512_dpbf16_ps(sum, p, ones);
+// The positions of a span, a bit each.
+struct SeenLanes {
+    explicit SeenLanes(Span span) {
+        const auto below = [](int n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << std::max(n, 0)) - 1; };
+        for (int i = 0; i < kPositions / 64; ++i)
+            bits[i] = below(span.high - 64 * i) & ~below(span.low - 64 * i);
     }
-    *m = highest;
-    *l = total_of(sum);
-}
+    __mmask16 at(int first) const { return __mmask16(bits[first / 64] >> first % 64); }
+    uint64_t bits[kPositions / 64];
+};
 
-using WeighFirst = void (*)(const float*, Factor*, int, float*, float*);
-constexpr WeighFirst kWeighFirst[kPositions / W] = {weigh_first<1>, weigh_first<2>, weigh_first<3>, weigh_first<4>,
-                                                    weigh_first<5>, weigh_first<6>, weigh_first<7>, weigh_first<8>};
+// Weights e^(score - top) / 2^64, in bf16, from integers. x = (score - top) * log2(e) in steps of 1/1024 is, but for an
+// offset, the exponent and ten bits of fraction; a table bends the fraction f to 2^f - 1, and the last three bits are
+// rounded away. The errors of the steps and of the table add a tenth to that of the rounding. What is below 2^-62 of
+// the top, or isn't seen, becomes a subnormal number, which vdpbf16ps takes for zero. Sums and values are weighted
+// alike, so the 2^64 is gone where one is divided by the other.
+constexpr float kSteps = 1024 * 1.44269504f;
+constexpr float kTop = 63 * 1024 + 4;  // of the weight at the top, and half of what is rounded away
 
-// Weights of a row for the positions [low, high) that it sees, zero for the rest of [begin, end).
-void weigh(float* scores, Factor* weights, int low, int high, int begin, int end, float softcap, float* m, float* l) {
-    if (low == 0 && softcap == 0.0f) {
-        kWeighFirst[(high - 1) / W](scores, weights, high, m, l);
-        for (int i = int(round_up(high, 2 * W)); i < end; i += 2 * W)
-            _mm512_storeu_si512(weights + i, _mm512_setzero_si512());
-        return;
-    }
-    const __m512 lowest = _mm512_set1_ps(-INFINITY);
-    __m512 top = lowest;
-    for (int i = low / W * W; i < high; i += W) {
-        const __mmask16 seen = lanes_within(i, low, high);
-        vf s{_mm512_mask_loadu_ps(lowest, seen, scores + i)};
-        if (softcap != 0.0f) {
-            s = vset(softcap) * vtanh(s / vset(softcap));
-            vstore(scores + i, s);
+struct Bend {
+    alignas(64) uint16_t at[64];  // by the upper six bits of the fraction
+    constexpr Bend() : at{} {
+        for (int i = 0; i < 64; ++i) {
+            const double f = (16 * i + 3.5) / 1024, x = f * 0.6931471805599453;
+            double power = 1, term = 1;
+            for (int n = 1; n < 16; ++n) power += term *= x / n;
+            at[i] = uint16_t(1024 * (f + 1 - power) + 1);
         }
-        top = _mm512_mask_max_ps(top, seen, top, s.v);
     }
-    const float highest = largest_of(top);
-    const __m512 exponent_of_top = _mm512_mul_ps(_mm512_set1_ps(highest), _mm512_set1_ps(1.44269504f));
+};
+constexpr Bend kBends;
+
+// `top`: its steps, less kTop.
+inline __m512i weights_of(__m512 x, __m512 y, __m512 top) {
+    const __m512 steps = _mm512_set1_ps(kSteps);
+    const __m512i a = _mm512_cvtps_epi32(_mm512_fmsub_ps(x, steps, top));
+    const __m512i b = _mm512_cvtps_epi32(_mm512_fmsub_ps(y, steps, top));
+    const __m512i t = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi32(a, b));
+    const __m512i bend = _mm512_permutex2var_epi16(_mm512_load_si512(kBends.at), _mm512_srli_epi16(t, 4),
+                                                   _mm512_load_si512(kBends.at + 32));
+    return _mm512_srli_epi16(_mm512_subs_epu16(t, bend), 3);
+}
+
+// Of four rows at once, each in its own fixed order: the largest or the sum of all 16 lanes, [a b c d] four times.
+template <bool kAdd>
+inline __m512 join_lanes(__m512 a, __m512 b) {
+    return kAdd ? _mm512_add_ps(a, b) : _mm512_max_ps(a, b);
+}
+template <bool kAdd>
+inline __m512 join_rows(__m512 a, __m512 b, __m512 c, __m512 d) {
+    const __m512 ab = join_lanes<kAdd>(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512 cd = join_lanes<kAdd>(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m512d ab2 = _mm512_castps_pd(ab), cd2 = _mm512_castps_pd(cd);
+    const __m512 all = join_lanes<kAdd>(_mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
+                                        _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)));
+    const __m512 half = join_lanes<kAdd>(all, _mm512_shuffle_f32x4(all, all, 0x4e));
+    return join_lanes<kAdd>(half, _mm512_shuffle_f32x4(half, half, 0xb1));
+}
+
+// Weights of `count` rows for the positions of `seen`, zero for the rest of [begin, end). `peaks`: of rows that see all
+// of the block, as score_tile left them; else null.
+void weigh(float* scores, Factor* weights, const Span* seen, const Peak* peaks, int count, int begin, int end,
+           float softcap, float* const* parts) {
+    constexpr int kMost = int(kTileRows) + 4;
+    const __m512 lowest = _mm512_set1_ps(-INFINITY);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-    __m512 sum = _mm512_setzero_ps();
-    for (int i = begin / (2 * W) * (2 * W); i < end; i += 2 * W) {
-        const __m512 x = _mm512_mask_loadu_ps(lowest, lanes_within(i, low, high), scores + i);
-        const __m512 y = _mm512_mask_loadu_ps(lowest, lanes_within(i + W, low, high), scores + i + W);
-        const __m512bh p = weights_of(x, y, exponent_of_top);
-        _mm512_storeu_si512(weights + i, (__m512i)p);
-        sum = _mm512_dpbf16_ps(sum, p, ones);
+    begin = begin / (2 * W) * (2 * W);
+    if (softcap != 0.0f) {
+        peaks = nullptr;
+        for (int r = 0; r < count; ++r)
+            for (float* x = scores + r * kPositions + begin; x < scores + r * kPositions + end; x += W)
+                vstore(x, vset(softcap) * vtanh(vload(x) / vset(softcap)));
     }
-    *m = highest;
-    *l = total_of(sum);
+    alignas(64) float tops[kMost], fixed[kMost], lanes[kMost][W];
+    __mmask16 ordered[kMost];
+    const auto group = [count](int first, int i) { return std::min(first + i, count - 1); };
+    for (int first = 0; first < count; first += 4) {
+        __m512 top[4];
+        STOLON_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const int r = group(first, i);
+            if (peaks != nullptr) {
+                top[i] = _mm512_load_ps(peaks[r].highest);
+                ordered[first + i] = peaks[r].ordered;
+                continue;
+            }
+            const SeenLanes in(seen[r]);
+            const float* x = scores + r * kPositions;
+            top[i] = lowest;
+            ordered[first + i] = 0xffff;
+            for (int at = begin; at < end; at += 2 * W) {
+                const __m512 a = _mm512_mask_loadu_ps(lowest, in.at(at), x + at);
+                const __m512 b = _mm512_mask_loadu_ps(lowest, in.at(at + W), x + at + W);
+                ordered[first + i] = _mm512_mask_cmp_ps_mask(ordered[first + i], a, b, _CMP_ORD_Q);
+                top[i] = _mm512_max_ps(top[i], _mm512_max_ps(a, b));
+            }
+        }
+        const __m128 highest = _mm512_castps512_ps128(join_rows<false>(top[0], top[1], top[2], top[3]));
+        _mm_store_ps(tops + first, highest);
+        _mm_store_ps(fixed + first, _mm_sub_ps(_mm_mul_ps(highest, _mm_set1_ps(kSteps)), _mm_set1_ps(kTop)));
+    }
+    for (int r = 0; r < count; ++r) {
+        const __m512 top = _mm512_set1_ps(fixed[r]);
+        const float* x = scores + r * kPositions;
+        __m512 sum = _mm512_setzero_ps();
+        const auto pair = [&](int at, __m512 a, __m512 b) {
+            const __m512i p = weights_of(a, b, top);
+            _mm512_storeu_si512(weights + r * kPositions + at, p);
+            sum = _mm512_dpbf16_ps(sum, (__m512bh)p, ones);
+        };
+        if (peaks != nullptr) {
+            STOLON_UNROLL
+            for (int at = 0; at < kPositions; at += 2 * W)
+                pair(at, _mm512_loadu_ps(x + at), _mm512_loadu_ps(x + at + W));
+        } else {
+            const SeenLanes in(seen[r]);
+            for (int at = begin; at < end; at += 2 * W)
+                pair(at, _mm512_mask_loadu_ps(lowest, in.at(at), x + at),
+                     _mm512_mask_loadu_ps(lowest, in.at(at + W), x + at + W));
+        }
+        _mm512_store_ps(lanes[r], sum);
+    }
+    for (int first = 0; first < count; first += 4) {
+        const auto at = [&](int i) { return _mm512_load_ps(lanes[group(first, i)]); };
+        alignas(16) float sums[4];
+        _mm_store_ps(sums, _mm512_castps512_ps128(join_rows<true>(at(0), at(1), at(2), at(3))));
+        for (int r = first; r < std::min(first + 4, count); ++r) {
+            parts[r][0] = tops[r];
+            parts[r][1] = ordered[r] == 0xffff ? sums[r - first] : NAN;
+        }
+    }
 }
 
 constexpr bool kConvertQueries = false;

@@ -28,6 +28,11 @@ struct Row {
     float* out;
 };
 
+// Positions of a block, counted from its first.
+struct Span {
+    int low, high;
+};
+
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // Slots of one block for one kv head: positions [low, high) of it are loaded, the others are zero.
@@ -66,15 +71,18 @@ class Ahead {
         step_ = (rows + ticks - 1) / ticks;
         wait_ = 1;
     }
-    void clear() { next_ = end_ = 0; }
+    void clear() {
+        next_ = end_ = 0;
+        wait_ = period_ = INT64_MAX;
+    }
 
-    void tick() {
-        if (--wait_ == 0) fetch();
+    void tick(int n = 1) {
+        if ((wait_ -= n) <= 0) fetch();
     }
 
    private:
     __attribute__((noinline)) void fetch() {
-        wait_ = period_;
+        wait_ += period_;
         for (const int64_t stop = std::min(end_, next_ + step_); next_ < stop; ++next_) {
             const int64_t at = source_.slots[next_] * source_.stride;
             for (int64_t f = 0; f < width_; f += 64 / int64_t(sizeof(bf16))) {

@@ -11,8 +11,8 @@ namespace {
 // score_tile's and value_tile's.
 constexpr int kDirectRows = 8;
 
-// Scores of 16 V positions, rows[0..16 V) of keys from `feature` on; head_dim is a multiple of 8. Of next[0..32)
-// the same features are brought near.
+// Scores of 16 V positions, rows[0..16 V) of keys from `feature` on; head_dim is a multiple of 16. Of next[0..16 V) the
+// same features are brought near.
 template <int R, int V>
 void score_direct(const Query* const* q, const bf16* const* rows, const bf16* const* next, int64_t feature,
                   int head_dim, float* scores, Ahead& ahead) {
@@ -22,21 +22,21 @@ void score_direct(const Query* const* q, const bf16* const* rows, const bf16* co
         STOLON_UNROLL
         for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
     }
-    for (int f = 0; f < head_dim; f += 8) {
+    for (int f = 0; f < head_dim; f += 16) {
         ahead.tick();
         STOLON_UNROLL
-        for (int i = f; i < f + 8; ++i)  // each of 32 rows, line by line
-            __builtin_prefetch(next[i % 32] + feature + i / 32 * 32);
-        __m512i k[4][V];  // pairs of features, positions
+        for (int i = 0; i < 8 * V; ++i)  // of each row, line by line
+            __builtin_prefetch(next[(f / 2 * V + i) % (W * V)] + feature + f / 32 * 32);
+        __m512i k[V][8];  // positions, pairs of features
         STOLON_UNROLL
-        for (int v = 0; v < V; ++v) transpose_pairs(rows + v * W, feature + f, k[0][v], k[1][v], k[2][v], k[3][v]);
+        for (int v = 0; v < V; ++v) turn_pairs(rows + v * W, feature + f, k[v]);
         STOLON_UNROLL
-        for (int pair = 0; pair < 4; ++pair) {
+        for (int pair = 0; pair < 8; ++pair) {
             STOLON_UNROLL
             for (int r = 0; r < R; ++r) {
                 const __m512bh x = (__m512bh)_mm512_set1_epi32(int(pair_at(q[r] + f + 2 * pair)));
                 STOLON_UNROLL
-                for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], x, (__m512bh)k[pair][v]);
+                for (int v = 0; v < V; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], x, (__m512bh)k[v][pair]);
             }
         }
     }
@@ -99,24 +99,26 @@ bool value_direct(const Factor* weights, const bf16* const* rows, int64_t featur
     return _mm512_test_epi32_mask(_mm512_castps_si512(odd), _mm512_castps_si512(odd)) == 0;
 }
 
-using ScoreDirect = void (*)(const Query* const*, const bf16* const*, const bf16* const*, int64_t, int, float*,
-                             Ahead&);
+using ScoreDirect = void (*)(const Query* const*, const bf16* const*, const bf16* const*, int64_t, int, float*, Ahead&);
 using ValueDirect = bool (*)(const Factor*, const bf16* const*, int64_t, int, int, float* const*, Ahead&);
 
 struct Direct {
-    ScoreDirect scores[kDirectRows][2];
+    ScoreDirect scores[kDirectRows][2];  // of 16 positions, of positions[rows - 1]
     ValueDirect values[kDirectRows];  // of features[rows - 1] features
+    int positions[kDirectRows];
     int features[kDirectRows];
     template <int R = 1>
     constexpr void fill() {
         constexpr int kHalves = R <= 6 ? 2 : 1;
+        constexpr int kVectors = R <= 4 ? 2 : 1;
         scores[R - 1][0] = score_direct<R, 1>;
-        scores[R - 1][1] = score_direct<R, 2>;
+        scores[R - 1][1] = score_direct<R, kVectors>;
+        positions[R - 1] = kVectors * W;
         values[R - 1] = value_direct<R, kHalves>;
         features[R - 1] = 32 * kHalves;
         if constexpr (R < kDirectRows) fill<R + 1>();
     }
-    constexpr Direct() : scores{}, values{}, features{} { fill(); }
+    constexpr Direct() : scores{}, values{}, positions{}, features{} { fill(); }
 };
 constexpr Direct kDirect;
 

@@ -74,8 +74,10 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
     }
 }
 
+struct Peak {};  // nothing is found on the way
+
 template <int R, int V>
-void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores, Ahead& ahead) {
+void score_tile(const Query* const* q, const Key* keys, int head_dim, float* scores, Peak*, bool, Ahead& ahead) {
     vf sum[R][V];
     STOLON_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -136,7 +138,7 @@ bool value_tile(const Factor* weights, const Value* values, int row_width, int b
 }
 
 // Weights of a row for the positions [low, high) that it sees, zero for the rest of [begin, end).
-void weigh(float* scores, Factor* weights, int low, int high, int begin, int end, float softcap, float* m, float* l) {
+void weigh_row(float* scores, Factor* weights, int low, int high, int begin, int end, float softcap, float* part) {
     const int first = low / W * W, last = int(round_up(high, W));
     for (int i = first; i < low; ++i) scores[i] = -INFINITY;
     for (int i = high; i < last; ++i) scores[i] = -INFINITY;
@@ -161,8 +163,17 @@ void weigh(float* scores, Factor* weights, int low, int high, int begin, int end
         vstore(weights + i, p);
     }
     for (int i = last; i < end; i += W) vstore(weights + i, vset(0.0f));
-    *m = highest;
-    *l = vsum(sum);
+    bool ordered = true;  // vexp makes nothing of a NaN
+    for (int i = low; i < high; ++i) ordered &= scores[i] == scores[i];
+    part[0] = highest;
+    part[1] = ordered ? vsum(sum) : NAN;
+}
+
+void weigh(float* scores, Factor* weights, const Span* seen, const Peak*, int count, int begin, int end, float softcap,
+           float* const* parts) {
+    for (int r = 0; r < count; ++r)
+        weigh_row(scores + r * kPositions, weights + r * kPositions, seen[r].low, seen[r].high, begin, end, softcap,
+                  parts[r]);
 }
 
 constexpr bool kConvertQueries = true;

@@ -82,10 +82,10 @@ void join_all(float* state, int64_t stride, int64_t count, int head_dim) {
 }
 
 void write_out(const float* state, float* out, int head_dim) {
-    const vf sum = vset(state[1]);
+    const float share = 1.0f / state[1];
     int f = 0;
-    for (; f + W <= head_dim; f += W) vstore(out + f, vload(state + kState + f) / sum);
-    for (; f < head_dim; ++f) out[f] = state[kState + f] / state[1];
+    for (; f + W <= head_dim; f += W) vstore(out + f, vload(state + kState + f) * vset(share));
+    for (; f < head_dim; ++f) out[f] = state[kState + f] * share;
 }
 
 }  // namespace
