@@ -42,6 +42,10 @@ def _inference() -> object:
         yield
 
 
+SCALES_ROUNDED = 4e-5
+"""Of the largest value: native kernels keep the scales and offsets of Q4_1 in 16 bits of one unit for a column."""
+
+
 def close(ops: Ops, got: Tensor, wanted: Tensor) -> None:
     """Up to rounding of the result (and of one intermediate) in the table's dtype."""
     tolerance = 1e-5 if ops.activations == torch.float32 else 2**-6
@@ -121,13 +125,14 @@ def test_products_are_exact_but_for_the_activations(
     weight, up = (random_weight(kind, out, width, seed=seed) for seed in (1, 2))
     rounded = as_multiplied(x, kind).double()
     product, product_up = (rounded @ w.tensor(torch.float64).T for w in (weight, up))
-    near(ops.linear(x, ops.pack_linear([weight], bias), residual), product + bias + residual, 2e-5)
-    near(ops.logits(x, ops.pack_linear([weight]), None), product, 2e-5)
-    near(ops.logits(x, ops.pack_linear([weight]), 3.0), 3.0 * torch.tanh(product / 3.0), 2e-5)
+    tolerance = SCALES_ROUNDED if kind == "Q4_1" else 2e-5
+    near(ops.linear(x, ops.pack_linear([weight], bias), residual), product + bias + residual, tolerance)
+    near(ops.logits(x, ops.pack_linear([weight]), None), product, tolerance)
+    near(ops.logits(x, ops.pack_linear([weight]), 3.0), 3.0 * torch.tanh(product / 3.0), tolerance)
     gated = ops.gated_linear(x, ops.pack_gated(weight, up), "silu")
-    near(gated, F.silu(product) * product_up, 2e-5)
+    near(gated, F.silu(product) * product_up, tolerance)
     gated = ops.gated_linear(x, ops.pack_gated(weight, up), "gelu_tanh")
-    near(gated, F.gelu(product, approximate="tanh") * product_up, 2e-5)
+    near(gated, F.gelu(product, approximate="tanh") * product_up, tolerance)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
@@ -155,7 +160,11 @@ def test_embed(ops: Ops, kind: str, scale: float) -> None:
     ids = [3, 3, 49, 0]
     got = ops.embed(ops.plan(id_batch(ids, [])), ops.pack_embedding(table), scale)
     assert got.dtype == ops.activations
-    close(ops, got, table.tensor(torch.float32)[ids] * scale)
+    wanted = table.tensor(torch.float32)[ids] * scale
+    if kind == "Q4_1" and ops.name == "native":
+        near(got, wanted, SCALES_ROUNDED)
+    else:
+        close(ops, got, wanted)
 
 
 @pytest.mark.parametrize("outputs", [[], [2], [3, 0, 0, 2]])

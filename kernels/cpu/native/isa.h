@@ -18,3 +18,6 @@
 
 #define STOLON_BEGIN namespace stolon { namespace STOLON_ISA {
 #define STOLON_END } }
+
+// Inlined whatever the compiler's estimate says: what is computed in registers must not be passed through memory.
+#define STOLON_ALWAYS __attribute__((always_inline))

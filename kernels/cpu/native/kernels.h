@@ -46,12 +46,21 @@ struct Weight {
 enum class ActivationType : int { F32, BF16, Q8 };
 ActivationType activation_of(WeightType type);
 
+// Zero points of codes of one scale a block. Paired is that of 4-bit codes whose scale and offset are a pair (pack.h):
+// 8 in the upper half of 32 bits, and -8.
+enum class Start : int { Paired, Zero8, Zero16, Zero128 };
+inline constexpr int kStartKinds = 4;
+inline constexpr int32_t kStarts[kStartKinds] = {8 * 0xffff, -8, -16, -128};
+inline constexpr int32_t kLowSign = 0x8000;  // of the lower half of a pair; added to what Paired begins with
+inline constexpr int32_t kStartOffsets[kStartKinds] = {kLowSign, 0, 0, 0};
+inline constexpr int32_t kHalfStart = -32;  // of 6-bit codes, which have a scale for half a block
+
 // Rows of activations in the form that a weight type takes.
 //
-// Q8: values int8 [rows, k], scale of each block of 32: absmax / 127, or over a limit a little lower where
-//     that rounds the block with a smaller error (0 for a block of zeros);
-//     sums32 int32 [rows, k/32] and sums16 int32 [rows, k/16] of the int8 values;
-//     weighted = scale * sum32, float.
+// Q8: of each row, one after the other in memory, `q8_stride` bytes from row to row: values int8 [k]; then for each block
+//     of 32 its scale, absmax / 127, or over a limit a little lower where that rounds the block with a smaller error (0
+//     for a block of zeros); `weighted`, scale times the sum of the values; and what a sum of products begins with for
+//     each zero point of the codes: kStarts times the sum of the values, and kHalfStart times the sums of both halves.
 struct Activations {
     int64_t rows;
     int64_t k;
@@ -59,11 +68,21 @@ struct Activations {
     int64_t f32_stride;     // floats from row to row
     bf16* half;             // BF16: [rows, k_padded], zero beyond k
     int64_t half_stride;    // k rounded up to a multiple of 32
-    int8_t* values;         // Q8
-    float* scales;          // [rows, k / 32]
-    float* weighted;        // [rows, k / 32]
-    int32_t* sums32;        // [rows, k / 32]
-    int32_t* sums16;        // [rows, k / 16]
+    // Q8, of the first row
+    int64_t q8_stride;
+    int8_t* values;                // [k]
+    float* scales;                 // [k / 32]
+    float* weighted;               // [k / 32]
+    int32_t* starts[kStartKinds];  // [k / 32]
+    int32_t* half_starts;          // [k / 16]
+};
+
+// Where the parts of a row of the Q8 form lie, in bytes.
+struct Q8Layout {
+    int64_t scales, weighted, starts[kStartKinds], half_starts, bytes;
+    explicit Q8Layout(int64_t k);
+    // Point a to the rows at `base`.
+    void place(Activations& a, std::byte* base) const;
 };
 
 enum class Gate : int { None = 0, Silu, GeluTanh };

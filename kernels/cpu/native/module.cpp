@@ -126,12 +126,7 @@ nb::object chosen(TeamObject& team, nb::handle hidden, const Matrix& head, nb::h
         a.half = reinterpret_cast<bf16*>(memory.get());
     } else if (type == ActivationType::Q8) {
         memory = Memory(checked_product(a.rows, layout.bytes));
-        std::byte* base = memory.get();
-        a.values = reinterpret_cast<int8_t*>(base);
-        a.scales = reinterpret_cast<float*>(base + layout.scales * a.rows);
-        a.weighted = reinterpret_cast<float*>(base + layout.weighted * a.rows);
-        a.sums32 = reinterpret_cast<int32_t*>(base + layout.sums32 * a.rows);
-        a.sums16 = reinterpret_cast<int32_t*>(base + layout.sums16 * a.rows);
+        layout.place(a, memory.get());
     }
     Counter counter{0};
     const ChosenArgs args{&a, &w, row_list.data(), column_list.data(), int64_t(row_list.size()), out, softcap, &counter};

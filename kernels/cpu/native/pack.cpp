@@ -1,6 +1,7 @@
 #include "pack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "half.h"
@@ -51,8 +52,10 @@ void pack_block(const u8* block, int c, u8* codes, u8* scales) {
     if constexpr (T == WeightType::Q4_0 || T == WeightType::Q4_1 || T == WeightType::Q5_0 ||
                   T == WeightType::Q5_1) {
         constexpr bool offset = T == WeightType::Q4_1 || T == WeightType::Q5_1;
-        put(scales, c, half_at(block));
-        if (offset) put(scales, 16 + c, half_at(block + 2));
+        if constexpr (!paired(T)) {
+            put(scales, c, half_at(block));
+            if (offset) put(scales, 16 + c, half_at(block + 2));
+        }
         const u8* p = block + (offset ? 4 : 2);
         if (L.bits == 5) {
             const uint32_t high = word(p);
@@ -112,8 +115,48 @@ void pack_block(const u8* block, int c, u8* codes, u8* scales) {
     }
 }
 
+// Scale and offset of a block as a pair of numbers, before they are divided by the unit.
+struct ScalePair {
+    float scale, offset;
+
+    explicit ScalePair(const u8* block) : scale(float_from_half(half_at(block))) {
+        offset = 0.125f * (float_from_half(half_at(block + 2)) + 8.0f * scale);  // of code - 8
+    }
+    bool finite() const { return std::isfinite(scale) && std::isfinite(offset); }
+    float largest() const { return std::max(std::fabs(scale), std::fabs(offset)); }
+};
+
+// The pairs of one column's blocks, `stride` bytes apart, to their groups. Returns the exponent of the unit: the
+// smallest with which all numbers fit 16 bits. A scale that is not finite makes the column infinite.
+u8 pack_pairs(const u8* blocks, int64_t count, int64_t block_bytes, int c, u8* scales, int64_t group_scales) {
+    constexpr int kBias = 127;
+    float largest = 0.0f;
+    bool finite = true;
+    for (int64_t b = 0; b < count; ++b) {
+        const ScalePair pair(blocks + b * block_bytes);
+        finite = finite && pair.finite();
+        largest = std::max(largest, pair.largest());
+    }
+    int exponent = 0;
+    if (finite && largest > 0.0f) {
+        std::frexp(largest, &exponent);
+        exponent -= 15;
+        if (std::ldexp(largest, -exponent) > 32767.0f) ++exponent;
+    }
+    for (int64_t b = 0; b < count; ++b) {
+        const ScalePair pair(blocks + b * block_bytes);
+        int16_t numbers[2] = {1, 1};
+        if (finite) {
+            numbers[0] = int16_t(std::lrint(std::ldexp(pair.scale, -exponent)));
+            numbers[1] = int16_t(std::lrint(std::ldexp(pair.offset, -exponent)));
+        }
+        std::memcpy(scales + b * group_scales + 4 * c, numbers, 4);
+    }
+    return finite ? u8(kBias + exponent) : u8(255);
+}
+
 template <WeightType T>
-void pack_quantised(const u8* stored, int64_t columns, int64_t k, int64_t tile, u8* out) {
+void pack_quantised(const u8* stored, int64_t columns, int64_t k, int64_t tile, u8* out, u8* units) {
     constexpr QuantLayout L = quant_layout(T);
     const int64_t blocks = k / (32 * L.supers);
     const int64_t code_bytes = int64_t(L.supers) * L.group_codes;
@@ -124,6 +167,10 @@ void pack_quantised(const u8* stored, int64_t columns, int64_t k, int64_t tile, 
         for (int64_t c = 0; c < width; ++c)
             pack_block<T>(stored + ((tile * kTile + c) * blocks + b) * L.block_bytes, int(c),
                           out + b * code_bytes, scales + b * scale_bytes);
+    if constexpr (paired(T))
+        for (int64_t c = 0; c < width; ++c)
+            units[c] = pack_pairs(stored + (tile * kTile + c) * blocks * L.block_bytes, blocks, L.block_bytes, int(c), scales,
+                                  scale_bytes);
 }
 
 template <class T, int Group>
@@ -171,7 +218,7 @@ int64_t stored_bytes(WeightType type, int64_t columns, int64_t k) {
 }
 
 PackedShape packed_shape(WeightType type, int64_t columns, int64_t k) {
-    PackedShape shape{k, 0, (columns + kTile - 1) / kTile};
+    PackedShape shape{k, 0, (columns + kTile - 1) / kTile, paired(type) ? kTile : 0};
     if (plain(type)) {
         if (type == WeightType::BF16) shape.k_padded = (k + 1) / 2 * 2;
         shape.tile_bytes = shape.k_padded * kTile * value_bytes(type);
@@ -190,19 +237,21 @@ void pack_tiles(WeightType type, const std::byte* stored, int64_t columns, int64
     const u8* in = reinterpret_cast<const u8*>(stored);
     for (int64_t tile; (tile = Lane::claim(counter)) < shape.tiles;) {
         u8* to = reinterpret_cast<u8*>(out) + tile * shape.tile_bytes;
+        u8* units = reinterpret_cast<u8*>(out) + shape.tiles * shape.tile_bytes + tile * shape.units;
         std::memset(to, 0, size_t(shape.tile_bytes));
+        std::memset(units, 0, size_t(shape.units));
         switch (type) {
             case WeightType::F32: pack_plain<uint32_t, 1>(in, columns, k, tile, to); break;
             case WeightType::F16: pack_plain<uint16_t, 1>(in, columns, k, tile, to); break;
             case WeightType::BF16: pack_plain<uint16_t, 2>(in, columns, k, tile, to); break;
-            case WeightType::Q4_0: pack_quantised<WeightType::Q4_0>(in, columns, k, tile, to); break;
-            case WeightType::Q4_1: pack_quantised<WeightType::Q4_1>(in, columns, k, tile, to); break;
-            case WeightType::Q5_0: pack_quantised<WeightType::Q5_0>(in, columns, k, tile, to); break;
-            case WeightType::Q5_1: pack_quantised<WeightType::Q5_1>(in, columns, k, tile, to); break;
-            case WeightType::Q8_0: pack_quantised<WeightType::Q8_0>(in, columns, k, tile, to); break;
-            case WeightType::Q4_K: pack_quantised<WeightType::Q4_K>(in, columns, k, tile, to); break;
-            case WeightType::Q5_K: pack_quantised<WeightType::Q5_K>(in, columns, k, tile, to); break;
-            case WeightType::Q6_K: pack_quantised<WeightType::Q6_K>(in, columns, k, tile, to); break;
+            case WeightType::Q4_0: pack_quantised<WeightType::Q4_0>(in, columns, k, tile, to, units); break;
+            case WeightType::Q4_1: pack_quantised<WeightType::Q4_1>(in, columns, k, tile, to, units); break;
+            case WeightType::Q5_0: pack_quantised<WeightType::Q5_0>(in, columns, k, tile, to, units); break;
+            case WeightType::Q5_1: pack_quantised<WeightType::Q5_1>(in, columns, k, tile, to, units); break;
+            case WeightType::Q8_0: pack_quantised<WeightType::Q8_0>(in, columns, k, tile, to, units); break;
+            case WeightType::Q4_K: pack_quantised<WeightType::Q4_K>(in, columns, k, tile, to, units); break;
+            case WeightType::Q5_K: pack_quantised<WeightType::Q5_K>(in, columns, k, tile, to, units); break;
+            case WeightType::Q6_K: pack_quantised<WeightType::Q6_K>(in, columns, k, tile, to, units); break;
         }
     }
 }
@@ -228,6 +277,14 @@ void unpack_column(const Weight& weight, int64_t column, float* out) {
     for (int64_t g = 0; g < groups; ++g) {
         const u8* codes = tile + g * L.group_codes;
         float scale[2], offset = 0.0f;  // of the two halves of the group
+        if (paired(weight.type)) {
+            int16_t pair[2];
+            std::memcpy(pair, scales + g * L.group_scales + 4 * c, 4);
+            const float unit = float_from_bits(uint32_t(units_of(weight, column / kTile)[c]) << 23);
+            for (int i = 0; i < 32; ++i)
+                out[g * 32 + i] = unit * float(pair[0] * (code_at(codes, L.bits, c, i) - 8) + 8 * pair[1]);
+            continue;
+        }
         if (L.supers == 1) {
             const u8* s = scales + g * L.group_scales;
             scale[0] = scale[1] = float_from_half(half_at(s + 2 * c));

@@ -9,7 +9,13 @@
 //            quartet q. 6 bits add two, for quartets 0-3 and 4-7: bits 2q, 2q + 1 (q from 0) of byte i are
 //            the upper bits of byte i of quartet q. 8 bits: eight quartets. Codes are unsigned: a value
 //            is scale * (code - zero) + offset.
-//   scales   Q4_0 Q5_0 Q8_0: float16 scale [16] a group. Q4_1 Q5_1: also float16 offset [16].
+//   scales   Q4_0 Q5_0 Q8_0: float16 scale [16] a group. Q5_1: also float16 offset [16].
+//            Q4_1: int16 (scale, offset) [16] a group, in units of the column: a value is
+//            unit * (scale * (code - 8) + 8 * offset). Units are powers of two, uint8 exponents [16] a tile, behind
+//            the last tile. So a 16-bit product sums both terms exactly: the two halves of an int32 that starts as
+//            kPaired times the sum of the activations, and has the products with the codes added, are the sum over
+//            code - 8 and 8 times the sum of the activations. (The upper half is one less where the lower one is
+//            negative: a thirtieth of what rounding the activations does.)
 //            Q4_K Q5_K: per eight groups a head of float16 scale [16] and offset scale [16], then per group
 //            uint8 [16] and uint8 [16]; scale = d * s, offset = -(dmin * m).
 //            Q6_K: per eight groups float16 scale [16], then per group int8 [2][16]: one for each 16 inputs.
@@ -46,12 +52,22 @@ constexpr QuantLayout quant_layout(WeightType type) {
     }
 }
 
+// Whether scales and offsets are pairs of integers.
+constexpr bool paired(WeightType type) { return type == WeightType::Q4_1; }
+
 struct PackedShape {
     int64_t k_padded;
     int64_t tile_bytes;
     int64_t tiles;
-    int64_t bytes() const { return tile_bytes * tiles; }
+    int64_t units;  // bytes of units a tile, behind the last tile
+    int64_t bytes() const { return (tile_bytes + units) * tiles; }
 };
+
+// Exponents of the units of a tile's columns, as a float32 has them.
+inline const uint8_t* units_of(const Weight& weight, int64_t tile) {
+    const int64_t tiles = (weight.columns + kTile - 1) / kTile;
+    return reinterpret_cast<const uint8_t*>(weight.data) + tiles * weight.tile_bytes + tile * kTile;
+}
 
 // Bytes of `columns` stored rows of k inputs; -1 if k does not fit the type's block.
 int64_t stored_bytes(WeightType type, int64_t columns, int64_t k);

@@ -366,14 +366,7 @@ Activations activations(const Places& places, const Stage& stage, Range range) {
     }
     if (stage.q8 >= 0) {
         const Q8Layout layout(k);
-        std::byte* base = places.bytes(stage.q8);
-        const int64_t from = places.place(stage.q8, range.begin);
-        const int64_t rows = places.room(stage.q8), blocks = k / kBlock;
-        a.values = reinterpret_cast<int8_t*>(base) + from * k;
-        a.scales = reinterpret_cast<float*>(base + layout.scales * rows) + from * blocks;
-        a.weighted = reinterpret_cast<float*>(base + layout.weighted * rows) + from * blocks;
-        a.sums32 = reinterpret_cast<int32_t*>(base + layout.sums32 * rows) + from * blocks;
-        a.sums16 = reinterpret_cast<int32_t*>(base + layout.sums16 * rows) + from * 2 * blocks;
+        layout.place(a, places.bytes(stage.q8) + places.place(stage.q8, range.begin) * layout.bytes);
     }
     return a;
 }

@@ -46,11 +46,35 @@ struct Q8Out {
     int8_t* values;
     float* scales;
     float* weighted;
-    int32_t* sums32;
-    int32_t* sums16;
+    int32_t* starts[kStartKinds];
+    int32_t* half_starts;
+
+    Q8Out(const Activations& a, int64_t row) {
+        const int64_t skip = row * a.q8_stride;
+        values = a.values + skip;
+        scales = a.scales + skip / 4;
+        weighted = a.weighted + skip / 4;
+        for (int i = 0; i < kStartKinds; ++i) starts[i] = a.starts[i] + skip / 4;
+        half_starts = a.half_starts + skip / 4;
+    }
 
     Q8Out at(int64_t block) const {
-        return {values + block * kBlock, scales + block, weighted + block, sums32 + block, sums16 + 2 * block};
+        Q8Out out = *this;
+        out.values += block * kBlock;
+        out.scales += block;
+        out.weighted += block;
+        for (int32_t*& start : out.starts) start += block;
+        out.half_starts += 2 * block;
+        return out;
+    }
+
+    // What belongs to the values of one block: its scale and the sums of its halves.
+    void put(float scale, int32_t first, int32_t second) const {
+        *scales = scale;
+        *weighted = scale * float(first + second);
+        for (int i = 0; i < kStartKinds; ++i) *starts[i] = kStarts[i] * (first + second) + kStartOffsets[i];
+        half_starts[0] = kHalfStart * first;
+        half_starts[1] = kHalfStart * second;
     }
 };
 
@@ -151,8 +175,10 @@ inline void quantise(const float* x, const Q8Out& out) {
     const __mmask8 blocks = __mmask8((1 << N) - 1), halves = __mmask8((1 << 2 * N) - 1);
     _mm_mask_storeu_ps(out.scales, blocks, scale);
     _mm_mask_storeu_ps(out.weighted, blocks, _mm_mul_ps(scale, _mm_cvtepi32_ps(sums32)));
-    _mm_mask_storeu_epi32(out.sums32, blocks, sums32);
-    _mm256_mask_storeu_epi32(out.sums16, halves, sums16);
+    for (int i = 0; i < kStartKinds; ++i)
+        _mm_mask_storeu_epi32(out.starts[i], blocks,
+                              _mm_add_epi32(_mm_mullo_epi32(sums32, _mm_set1_epi32(kStarts[i])), _mm_set1_epi32(kStartOffsets[i])));
+    _mm256_mask_storeu_epi32(out.half_starts, halves, _mm256_mullo_epi32(sums16, _mm256_set1_epi32(kHalfStart)));
 }
 
 void quantise_run(const float* x, int64_t blocks, const Q8Out& out) {
@@ -211,11 +237,7 @@ void quantise_run(const float* x, int64_t blocks, const Q8Out& out) {
                                              _mm256_setzero_si256());
         int64_t eights[4];
         _mm256_storeu_si256((__m256i*)eights, sums);
-        to.sums16[0] = int32_t(eights[0] + eights[1]) - 16 * 128;
-        to.sums16[1] = int32_t(eights[2] + eights[3]) - 16 * 128;
-        *to.sums32 = to.sums16[0] + to.sums16[1];
-        *to.scales = scale;
-        *to.weighted = scale * float(*to.sums32);
+        to.put(scale, int32_t(eights[0] + eights[1]) - 16 * 128, int32_t(eights[2] + eights[3]) - 16 * 128);
     }
 }
 
@@ -259,12 +281,7 @@ void quantise_run(const float* x, int64_t blocks, const Q8Out& out) {
             for (int j = 0; j < 16; ++j) sums[h] += rounded[j];
             std::memcpy(to.values + 16 * h, rounded, 16);
         }
-        const int32_t sum = sums[0] + sums[1];
-        *to.scales = scale;
-        *to.weighted = scale * float(sum);
-        *to.sums32 = sum;
-        to.sums16[0] = sums[0];
-        to.sums16[1] = sums[1];
+        to.put(scale, sums[0], sums[1]);
     }
 }
 
@@ -272,16 +289,11 @@ void quantise_run(const float* x, int64_t blocks, const Q8Out& out) {
 
 void prepare_q8(const Lane& lane, const Activations& a) {
     const int64_t per_row = a.k / kBlock;
-    const Q8Out out{a.values, a.scales, a.weighted, a.sums32, a.sums16};
     const Range mine = part(lane, a.rows * per_row);
-    if (a.f32_stride == a.k) {
-        quantise_run(a.f32 + mine.begin * kBlock, mine.end - mine.begin, out.at(mine.begin));
-        return;
-    }
     for (int64_t at = mine.begin; at < mine.end;) {
         const int64_t row = at / per_row, first = at % per_row;
         const int64_t count = std::min(per_row - first, mine.end - at);
-        quantise_run(a.f32 + row * a.f32_stride + first * kBlock, count, out.at(at));
+        quantise_run(a.f32 + row * a.f32_stride + first * kBlock, count, Q8Out(a, row).at(first));
         at += count;
     }
 }

@@ -332,12 +332,23 @@ class Maker {
 }  // namespace
 
 Q8Layout::Q8Layout(int64_t k) {
-    const int64_t each = round_up(k / kBlock * 4, kLine);
+    const int64_t each = k / kBlock * 4;
     scales = round_up(k, kLine);
     weighted = scales + each;
-    sums32 = weighted + each;
-    sums16 = sums32 + each;
-    bytes = sums16 + round_up(k / (kBlock / 2) * 4, kLine);
+    for (int i = 0; i < kStartKinds; ++i) starts[i] = weighted + (1 + i) * each;
+    half_starts = weighted + (1 + kStartKinds) * each;
+    // An odd number of lines: rows that are read together don't crowd into a few sets of a cache.
+    bytes = round_up(half_starts + 2 * each, kLine) / kLine | 1;
+    bytes *= kLine;
+}
+
+void Q8Layout::place(Activations& a, std::byte* base) const {
+    a.q8_stride = bytes;
+    a.values = reinterpret_cast<int8_t*>(base);
+    a.scales = reinterpret_cast<float*>(base + scales);
+    a.weighted = reinterpret_cast<float*>(base + weighted);
+    for (int i = 0; i < kStartKinds; ++i) a.starts[i] = reinterpret_cast<int32_t*>(base + starts[i]);
+    a.half_starts = reinterpret_cast<int32_t*>(base + half_starts);
 }
 
 Schedule make_schedule(const std::vector<Op>& ops, const std::vector<Buffer>& buffers,

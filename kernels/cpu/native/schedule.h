@@ -77,12 +77,6 @@ struct Region {
     int last = -1;   // stage that reads it last
 };
 
-// Parts of a region that holds rows quantised to 8 bits, in bytes per row.
-struct Q8Layout {
-    int64_t scales, weighted, sums32, sums16, bytes;
-    explicit Q8Layout(int64_t k);
-};
-
 enum class StageKind : uint8_t { Embed, Norm, Take, Prepare, Linear, Add, Rotate, Attention, Copy };
 inline constexpr const char* kStageNames[] = {"embed", "norm", "take_outputs", "prepare", "linear",
                                               "add",   "rotate", "attention",  "copy"};

@@ -6,6 +6,7 @@
 
 #include "half.h"
 #include "isa.h"
+#include "simd.h"
 
 #if defined(STOLON_PORTABLE) && defined(__SSE2__)
 #include <emmintrin.h>
@@ -21,10 +22,11 @@ inline int32_t load_word(const void* p) {
 
 #if defined(STOLON_AVX512)
 
-struct F16 { __m512 v; };   // sixteen floats
+struct F16 { __m512 v; };   // sixteen floats, parts of W of them
 struct I16 { __m512i v; };  // sixteen int32
 struct B64 { __m512i v; };  // sixteen quads of bytes
 
+inline vf f_part(F16 a, int) { return {a.v}; }
 inline F16 f_zero() { return {_mm512_setzero_ps()}; }
 inline F16 f_set(float x) { return {_mm512_set1_ps(x)}; }
 inline F16 f_load(const float* p) { return {_mm512_loadu_ps(p)}; }
@@ -38,10 +40,6 @@ inline F16 f_i8(const void* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32
 inline F16 f_int(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I16 i_set(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I16 i_add(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-template <int Shift>
-inline I16 i_minus_shifted(int32_t x) {  // -x * 2^Shift
-    return {_mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_set1_epi32(x), Shift))};
-}
 inline B64 b_load(const void* p) { return {_mm512_loadu_si512(p)}; }
 inline B64 b_low(B64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline B64 b_high(B64 a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
@@ -59,6 +57,14 @@ inline I16 dot4(I16 acc, B64 codes, int32_t activations) {
     return {_mm512_dpbusd_epi32(acc.v, codes.v, _mm512_set1_epi32(activations))};
 }
 inline constexpr bool kCentred8 = false;
+// Low halves of a times low halves of b, plus the same of the high ones; halves are signed.
+inline I16 i_pairs(I16 a, B64 b) { return {_mm512_madd_epi16(a.v, b.v)}; }
+inline I16 i_xor(I16 a, int32_t bits) { return {_mm512_xor_si512(a.v, _mm512_set1_epi32(bits))}; }
+// Powers of two, from the exponents that float32 has.
+inline F16 f_powers(const uint8_t* exponents) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)exponents));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
+}
 // acc + first of pair * first of weights + second * second
 inline F16 dot_bf16(F16 acc, B64 weights, int32_t pair) {
     return {_mm512_dpbf16_ps(acc.v, (__m512bh)weights.v, (__m512bh)_mm512_set1_epi32(pair))};
@@ -70,6 +76,7 @@ struct F16 { __m256 v[2]; };
 struct I16 { __m256i v[2]; };
 struct B64 { __m256i v[2]; };
 
+inline vf f_part(F16 a, int i) { return {a.v[i]}; }
 inline F16 f_set(float x) { return {{_mm256_set1_ps(x), _mm256_set1_ps(x)}}; }
 inline F16 f_zero() { return f_set(0.0f); }
 inline F16 f_load(const float* p) { return {{_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}}; }
@@ -97,10 +104,6 @@ inline F16 f_int(I16 a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_p
 inline I16 i_set(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x)}}; }
 inline I16 i_add(I16 a, I16 b) {
     return {{_mm256_add_epi32(a.v[0], b.v[0]), _mm256_add_epi32(a.v[1], b.v[1])}};
-}
-template <int Shift>
-inline I16 i_minus_shifted(int32_t x) {
-    return i_set(int32_t(-int64_t(x) * (1 << Shift)));
 }
 inline B64 b_load(const void* p) {
     const __m256i* b = (const __m256i*)p;
@@ -138,6 +141,17 @@ inline I16 dot4(I16 acc, B64 codes, int32_t activations) {
     return acc;
 }
 inline constexpr bool kCentred8 = true;
+inline I16 i_xor(I16 a, int32_t bits) {
+    return {{_mm256_xor_si256(a.v[0], _mm256_set1_epi32(bits)), _mm256_xor_si256(a.v[1], _mm256_set1_epi32(bits))}};
+}
+inline I16 i_pairs(I16 a, B64 b) {
+    return {{_mm256_madd_epi16(a.v[0], b.v[0]), _mm256_madd_epi16(a.v[1], b.v[1])}};
+}
+inline F16 f_powers(const uint8_t* exponents) {
+    const __m128i e = _mm_loadu_si128((const __m128i*)exponents);
+    return {{_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(e), 23)),
+             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(e, 8)), 23))}};
+}
 inline F16 dot_bf16(F16 acc, B64 weights, int32_t pair) {
     const __m256 first = _mm256_castsi256_ps(_mm256_set1_epi32(int32_t(uint32_t(pair) << 16)));
     const __m256i high = _mm256_set1_epi32(int32_t(0xffff0000u));
@@ -160,6 +174,7 @@ struct B64 { uint8_t v[64]; };
     type r;                                           \
     for (int i = 0; i < 16; ++i) r.v[i] = expression; \
     return r
+inline vf f_part(F16 a, int i) { return vload(a.v + i * W); }
 inline F16 f_set(float x) { STOLON_EACH16(F16, x); }
 inline F16 f_zero() { return f_set(0.0f); }
 inline F16 f_load(const float* p) { STOLON_EACH16(F16, p[i]); }
@@ -177,10 +192,6 @@ inline F16 f_i8(const void* p) { STOLON_EACH16(F16, float(((const int8_t*)p)[i])
 inline F16 f_int(I16 a) { STOLON_EACH16(F16, float(a.v[i])); }
 inline I16 i_set(int32_t x) { STOLON_EACH16(I16, x); }
 inline I16 i_add(I16 a, I16 b) { STOLON_EACH16(I16, a.v[i] + b.v[i]); }
-template <int Shift>
-inline I16 i_minus_shifted(int32_t x) {
-    return i_set(int32_t(-int64_t(x) * (1 << Shift)));
-}
 inline B64 b_load(const void* p) {
     B64 b;
     std::memcpy(b.v, p, 64);
@@ -216,11 +227,26 @@ inline I16 dot4(I16 acc, B64 codes, int32_t activations) {
     }
 #else
     for (int c = 0; c < 16; ++c)
-        for (int j = 0; j < 4; ++j) acc.v[c] += int32_t(codes.v[4 * c + j]) * a[j];
+        for (int j = 0; j < 4; ++j)  // it may wrap around where activations are not numbers
+            acc.v[c] = int32_t(uint32_t(acc.v[c]) + uint32_t(int32_t(codes.v[4 * c + j]) * a[j]));
 #endif
     return acc;
 }
 inline constexpr bool kCentred8 = false;
+inline I16 i_xor(I16 a, int32_t bits) { STOLON_EACH16(I16, a.v[i] ^ bits); }
+inline I16 i_pairs(I16 a, B64 b) {
+    I16 r;
+    for (int i = 0; i < 16; ++i) {
+        int16_t x[2], y[2];
+        std::memcpy(x, &a.v[i], 4);
+        std::memcpy(y, b.v + 4 * i, 4);
+        r.v[i] = x[0] * y[0] + x[1] * y[1];
+    }
+    return r;
+}
+inline F16 f_powers(const uint8_t* exponents) {
+    STOLON_EACH16(F16, float_from_bits(uint32_t(exponents[i]) << 23));
+}
 inline F16 dot_bf16(F16 acc, B64 weights, int32_t pair) {
     const float first = float_from_bits(uint32_t(pair) << 16);
     const float second = float_from_bits(uint32_t(pair) & 0xffff0000u);

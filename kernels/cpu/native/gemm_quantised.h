@@ -1,0 +1,255 @@
+// One tile of a product: R rows of activations by C tiles of 16 columns, group of inputs by group of inputs.
+//
+// What an element goes through (which products, in which order they are summed) does not depend on R, C, or its
+// place in them, so a row's result does not depend on the batch.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "pack.h"
+#include "tile.h"
+
+STOLON_BEGIN
+namespace {
+
+constexpr int kPrefetchLevel = 2;  // into the second-level cache
+
+#if defined(STOLON_AVX512)
+constexpr int kRows = 6, kColumns = 2;
+constexpr int kCells = 6;  // of a tile: two sets of integer sums and one of float ones, of 32 registers
+constexpr bool kPipelined = true;
+#elif defined(STOLON_AVX2)
+constexpr int kRows = 2, kColumns = 1;
+constexpr int kCells = 2;
+constexpr bool kPipelined = false;
+#else
+constexpr int kRows = 4, kColumns = 1;
+constexpr int kCells = 4;
+constexpr bool kPipelined = false;
+#endif
+
+// What a lane reads next, asked for meanwhile, `step` bytes with each group of inputs: left alone, the hardware stops
+// at every page.
+struct Fetch {
+    const uint8_t* at;
+    const uint8_t* end;
+    int64_t step;
+
+    void some() {
+        for (const uint8_t* stop = std::min(at + step, end); at < stop; at += 64) __builtin_prefetch(at, 0, kPrefetchLevel);
+    }
+};
+
+// Rows of the activations from `row` on, and tiles of a weight from `tile` on.
+struct Operands {
+    const Activations* x;
+    const Weight* w;
+    int64_t row, tile;
+    Fetch* fetch;
+
+    const uint8_t* codes() const { return reinterpret_cast<const uint8_t*>(w->data) + tile * w->tile_bytes; }
+};
+
+// Call f with 0, 1, ... N - 1 as constants.
+template <int N, class F>
+STOLON_ALWAYS inline void unrolled(F&& f) {
+    [&]<int... I>(std::integer_sequence<int, I...>) STOLON_ALWAYS { (f.template operator()<I>(), ...); }
+    (std::make_integer_sequence<int, N>{});
+}
+
+// The codes of quartet Q of a group.
+template <int Bits, int Q>
+inline B64 load_codes(const uint8_t* group) {
+    if constexpr (Bits == 8) return b_load(group + 64 * Q);
+    const B64 both = b_load(group + 64 * (Q % 4));
+    B64 codes = Q < 4 ? b_low(both) : b_high(both);
+    if constexpr (Bits == 5) codes = b_or<4 - Q, 16>(codes, b_load(group + 256));
+    if constexpr (Bits == 6) codes = b_or<4 - 2 * (Q % 4), 48>(codes, b_load(group + 256 + 64 * (Q / 4)));
+    return codes;
+}
+
+// R rows by C tiles of a quantised type. Inputs go by in *runs* that share their scales, a group or half of one: the
+// products of a run are summed in integers, which is exact, then scaled and added to the cells, run after run.
+template <WeightType T, int R, int C>
+class QuantisedTile {
+    static constexpr QuantLayout L = quant_layout(T);
+    static constexpr int kHalves = T == WeightType::Q6_K ? 2 : 1;  // runs of a group
+    static constexpr int kQuartets = 8 / kHalves;                  // of a run
+    static constexpr bool kOffsets = T == WeightType::Q5_1 || T == WeightType::Q4_K || T == WeightType::Q5_K;
+    static constexpr bool kZero = L.zero && !(L.bits == 8 && kCentred8);
+    static constexpr Start kStart = paired(T) ? Start::Paired : L.zero == 8 ? Start::Zero8 : L.zero == 16 ? Start::Zero16 : Start::Zero128;
+    static_assert(paired(T) || kHalves == 2 || !L.zero || kStarts[int(kStart)] == -L.zero);
+    static_assert(kHalves == 1 || kHalfStart == -L.zero);
+
+    using Sums = I16[R][C];
+    using Cells = F16[R][C];
+
+    const int64_t groups_, tile_bytes_, row_bytes_;
+    const uint8_t* const codes_;
+    const uint8_t* const scales_;
+    // Of the first row.
+    const int8_t* const values_;
+    const float* const row_scales_;
+    const float* const weighted_;
+    const int32_t* const starts_;
+
+public:
+    explicit QuantisedTile(const Operands& in)
+        : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), row_bytes_(in.x->q8_stride), codes_(in.codes()),
+          scales_(codes_ + groups_ * L.group_codes), values_(in.x->values + in.row * row_bytes_),
+          row_scales_(at_row(in.x->scales, in.row)), weighted_(at_row(in.x->weighted, in.row)),
+          starts_(at_row(kHalves == 2 ? in.x->half_starts : in.x->starts[int(kStart)], in.row)) {}
+
+    STOLON_ALWAYS void run(const Operands& in, Cells& cells) const {
+        Fetch fetch = *in.fetch;
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { cells[I / C][I % C] = f_zero(); });
+        // Two sets of sums: while the products of a run are added to one, the other is scaled. Otherwise scaling would
+        // wait for the last product of a run and the first product of the next one for scaling.
+        constexpr int kSets = kPipelined ? 2 : 1;
+        Sums sums[kSets];
+        if constexpr (!kPipelined) {
+            for (int64_t g = 0; g < groups_; ++g) {
+                fetch.some();
+                unrolled<kHalves>([&]<int H>() STOLON_ALWAYS {
+                    begin<H>(g, sums[0]);
+                    unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS { add_quartet<quartet(H, Q)>(g, sums[0]); });
+                    scale_all<H>(g, sums[0], cells);
+                });
+            }
+        } else if constexpr (kHalves == 2) {
+            multiply<0>(0, sums[0]);
+            for (int64_t g = 0; g + 1 < groups_; ++g) {
+                fetch.some();
+                multiply_and_scale<1, 0>(g, sums[1], g, sums[0], cells);
+                multiply_and_scale<0, 1>(g + 1, sums[0], g, sums[1], cells);
+            }
+            fetch.some();
+            multiply_and_scale<1, 0>(groups_ - 1, sums[1], groups_ - 1, sums[0], cells);
+            scale_all<1>(groups_ - 1, sums[1], cells);
+        } else {
+            fetch.some();
+            multiply<0>(0, sums[0]);
+            int64_t g = 1;
+            for (; g + 2 <= groups_; g += 2) {
+                fetch.some();
+                multiply_and_scale<0, 0>(g, sums[1], g - 1, sums[0], cells);
+                fetch.some();
+                multiply_and_scale<0, 0>(g + 1, sums[0], g, sums[1], cells);
+            }
+            if (g < groups_) {
+                fetch.some();
+                multiply_and_scale<0, 0>(g, sums[1], g - 1, sums[0], cells);
+                scale_all<0>(g, sums[1], cells);
+            } else {
+                scale_all<0>(g - 1, sums[0], cells);
+            }
+        }
+        *in.fetch = fetch;
+        if constexpr (paired(T)) {
+            unrolled<C>([&]<int c>() STOLON_ALWAYS {
+                const F16 unit = f_powers(units_of(*in.w, in.tile + c));
+                unrolled<R>([&]<int r>() STOLON_ALWAYS { cells[r][c] = f_mul(cells[r][c], unit); });
+            });
+        }
+    }
+
+private:
+    template <class N>
+    STOLON_ALWAYS const N* at_row(const N* first, int64_t r) const {
+        return reinterpret_cast<const N*>(reinterpret_cast<const std::byte*>(first) + r * row_bytes_);
+    }
+
+    // The quartets of a run in an order in which those of one load follow each other.
+    static constexpr int quartet(int half, int i) { return kHalves == 2 ? 4 * half + i : i / 2 + 4 * (i % 2); }
+
+    // Sums before the first product: what takes the zero point off the codes.
+    template <int H>
+    STOLON_ALWAYS void begin(int64_t g, Sums& sums) const {
+        unrolled<R>([&]<int r>() STOLON_ALWAYS {
+            I16 start = i_set(0);
+            if constexpr (paired(T) || kZero) start = i_set(at_row(starts_, r)[kHalves * g + H]);
+            unrolled<C>([&]<int c>() STOLON_ALWAYS { sums[r][c] = start; });
+        });
+    }
+
+    // sums[r][c] += codes of quartet Q times the activations of row r.
+    template <int Q>
+    STOLON_ALWAYS void add_quartet(int64_t g, Sums& sums) const {
+        const uint8_t* group = codes_ + g * L.group_codes;
+        const int8_t* a = values_ + 32 * g + 4 * Q;
+        B64 codes[C];
+        unrolled<C>([&]<int c>() STOLON_ALWAYS { codes[c] = load_codes<L.bits, Q>(group + c * tile_bytes_); });
+        unrolled<R>([&]<int r>() STOLON_ALWAYS {
+            const int32_t word = load_word(at_row(a, r));
+            unrolled<C>([&]<int c>() STOLON_ALWAYS { sums[r][c] = dot4<L.bits>(sums[r][c], codes[c], word); });
+        });
+    }
+
+    // Of half H of group g: as integers where they are pairs.
+    struct Scales {
+        F16 scale[C], offset[C];
+        B64 pair[C];
+    };
+
+    template <int H>
+    STOLON_ALWAYS Scales scales_of(int64_t g) const {
+        Scales scales;
+        unrolled<C>([&]<int c>() STOLON_ALWAYS {
+            const uint8_t* s = scales_ + c * tile_bytes_ + (L.supers == 1 ? g * L.group_scales : 0);
+            if constexpr (paired(T)) {
+                scales.pair[c] = b_load(s);
+            } else if constexpr (L.supers == 8) {
+                const uint8_t* head = s + g / 8 * (L.head + 8 * L.group_scales);
+                s = head + L.head + g % 8 * L.group_scales;
+                scales.scale[c] = f_mul(f_half(head), kHalves == 2 ? f_i8(s + 16 * H) : f_u8(s));
+                if constexpr (kOffsets) scales.offset[c] = f_mul(f_half(head + 32), f_mul(f_u8(s + 16), f_set(-1.0f)));
+            } else {
+                scales.scale[c] = f_half(s);
+                if constexpr (kOffsets) scales.offset[c] = f_half(s + 32);
+            }
+        });
+        return scales;
+    }
+
+    // Add the scaled sums of one element, number I of them.
+    template <int I>
+    STOLON_ALWAYS void scale(int64_t g, const Scales& scales, const Sums& sums, Cells& cells) const {
+        constexpr int r = I / C, c = I % C;
+        const F16 row_scale = f_set(at_row(row_scales_, r)[g]);
+        F16& cell = cells[r][c];
+        if constexpr (paired(T)) {
+            cell = f_fma(f_int(i_pairs(i_xor(sums[r][c], kLowSign), scales.pair[c])), row_scale, cell);
+        } else {
+            cell = f_fma(f_int(sums[r][c]), f_mul(scales.scale[c], row_scale), cell);
+            if constexpr (kOffsets) cell = f_fma(scales.offset[c], f_set(at_row(weighted_, r)[g]), cell);
+        }
+    }
+
+    template <int H>
+    STOLON_ALWAYS void scale_all(int64_t g, const Sums& sums, Cells& cells) const {
+        const Scales scales = scales_of<H>(g);
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { scale<I>(g, scales, sums, cells); });
+    }
+
+    template <int H>
+    STOLON_ALWAYS void multiply(int64_t g, Sums& sums) const {
+        begin<H>(g, sums);
+        unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS { add_quartet<quartet(H, Q)>(g, sums); });
+    }
+
+    // The products of a run, half H of group g, and between them what is to be done with the sums of the run before.
+    template <int H, int Before>
+    STOLON_ALWAYS void multiply_and_scale(int64_t g, Sums& sums, int64_t before, const Sums& done, Cells& cells) const {
+        begin<H>(g, sums);
+        const Scales scales = scales_of<Before>(before);
+        unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS {
+            add_quartet<quartet(H, Q)>(g, sums);
+            constexpr int from = Q * R * C / kQuartets, to = (Q + 1) * R * C / kQuartets;
+            unrolled<to - from>([&]<int I>() STOLON_ALWAYS { scale<from + I>(before, scales, done, cells); });
+        });
+    }
+};
+
+}  // namespace
+STOLON_END
