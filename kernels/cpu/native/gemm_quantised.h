@@ -148,7 +148,7 @@ public:
         *in.fetch = fetch;
         if constexpr (paired(T)) {
             unrolled<C>([&]<int c>() STOLON_ALWAYS {
-                const F16 unit = f_powers(units_of(*in.w, in.tile + c));
+                const F16 unit = f_powers(in.w->units + (in.tile + c) * kTile);
                 unrolled<R>([&]<int r>() STOLON_ALWAYS { cells[r][c] = f_mul(cells[r][c], unit); });
             });
         }

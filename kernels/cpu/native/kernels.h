@@ -9,6 +9,7 @@
 // Checks of shapes and indices have been made before (module.cpp, program.cpp): kernels trust.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,16 @@ struct Weight {
     int64_t k_padded;    // k rounded up to what the layout holds (equal to k for the quantised types)
     int64_t tile_bytes;  // from one tile to the next
     const std::byte* data;  // 64-byte aligned
+    const uint8_t* units;   // of the columns, where scales have them (pack.h); else null
+
+    // The columns of tiles from `tile` on, at most `most` of them.
+    Weight from_tile(int64_t tile, int64_t most) const {
+        Weight part = *this;
+        part.columns = std::min(most, columns - tile * kTile);
+        part.data += tile * tile_bytes;
+        if (units) part.units += tile * kTile;
+        return part;
+    }
 };
 
 // What the weights are multiplied with.

@@ -67,7 +67,7 @@ std::unique_ptr<Matrix> pack(TeamObject& team, const std::string& kind, nb::hand
         matrix->memory = team.weights.take(shape.bytes());
     }
     matrix->bytes = shape.bytes();
-    matrix->weight = {weight_type, columns, inputs, shape.k_padded, shape.tile_bytes, matrix->memory.get()};
+    matrix->weight = packed_weight(weight_type, columns, inputs, matrix->memory.get());
     Counter counter{0};
     team.team.run([&](const Lane&) {
         pack_tiles(weight_type, stored.as<const std::byte>(), columns, inputs, matrix->memory.get(), counter);

@@ -231,6 +231,12 @@ PackedShape packed_shape(WeightType type, int64_t columns, int64_t k) {
     return shape;
 }
 
+Weight packed_weight(WeightType type, int64_t columns, int64_t k, const std::byte* memory) {
+    const PackedShape shape = packed_shape(type, columns, k);
+    const auto* units = reinterpret_cast<const u8*>(memory) + shape.tiles * shape.tile_bytes;
+    return {type, columns, k, shape.k_padded, shape.tile_bytes, memory, shape.units ? units : nullptr};
+}
+
 void pack_tiles(WeightType type, const std::byte* stored, int64_t columns, int64_t k, std::byte* out,
                 Counter& counter) {
     const PackedShape shape = packed_shape(type, columns, k);
@@ -280,7 +286,7 @@ void unpack_column(const Weight& weight, int64_t column, float* out) {
         if (paired(weight.type)) {
             int16_t pair[2];
             std::memcpy(pair, scales + g * L.group_scales + 4 * c, 4);
-            const float unit = float_from_bits(uint32_t(units_of(weight, column / kTile)[c]) << 23);
+            const float unit = float_from_bits(uint32_t(weight.units[column]) << 23);
             for (int i = 0; i < 32; ++i)
                 out[g * 32 + i] = unit * float(pair[0] * (code_at(codes, L.bits, c, i) - 8) + 8 * pair[1]);
             continue;

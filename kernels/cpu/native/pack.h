@@ -11,7 +11,7 @@
 //            is scale * (code - zero) + offset.
 //   scales   Q4_0 Q5_0 Q8_0: float16 scale [16] a group. Q5_1: also float16 offset [16].
 //            Q4_1: int16 (scale, offset) [16] a group, in units of the column: a value is
-//            unit * (scale * (code - 8) + 8 * offset). Units are powers of two, uint8 exponents [16] a tile, behind
+//            unit * (scale * (code - 8) + 8 * offset). Units are powers of two, uint8 exponents (as float32 has them) [16] a tile, behind
 //            the last tile. So a 16-bit product sums both terms exactly: the two halves of an int32 that starts as
 //            kPaired times the sum of the activations, and has the products with the codes added, are the sum over
 //            code - 8 and 8 times the sum of the activations. (The upper half is one less where the lower one is
@@ -63,11 +63,8 @@ struct PackedShape {
     int64_t bytes() const { return (tile_bytes + units) * tiles; }
 };
 
-// Exponents of the units of a tile's columns, as a float32 has them.
-inline const uint8_t* units_of(const Weight& weight, int64_t tile) {
-    const int64_t tiles = (weight.columns + kTile - 1) / kTile;
-    return reinterpret_cast<const uint8_t*>(weight.data) + tiles * weight.tile_bytes + tile * kTile;
-}
+// The matrix that was packed into `memory`.
+Weight packed_weight(WeightType type, int64_t columns, int64_t k, const std::byte* memory);
 
 // Bytes of `columns` stored rows of k inputs; -1 if k does not fit the type's block.
 int64_t stored_bytes(WeightType type, int64_t columns, int64_t k);

@@ -376,12 +376,7 @@ Activations activations(const Places& places, const Stage& stage, Range range) {
 void short_rows(const Kernels& kernels, const Lane& alone, const Places& places, const Stage& stage, LinearArgs args,
                 const std::vector<RowTile>& tiles, Counter& counter) {
     const Weight& whole = args.weights[0];
-    const auto part = [&](int64_t index) {
-        Weight tile = whole;
-        tile.columns = std::min<int64_t>(kTile, whole.columns - tiles[size_t(index)].tile * kTile);
-        tile.data += tiles[size_t(index)].tile * whole.tile_bytes;
-        return tile;
-    };
+    const auto part = [&](int64_t index) { return whole.from_tile(tiles[size_t(index)].tile, kTile); };
     const int64_t count = int64_t(tiles.size());
     int64_t index = Lane::claim(counter);
     while (index < count) {
