@@ -43,7 +43,7 @@ def _inference() -> object:
 
 
 SCALES_ROUNDED = 4e-5
-"""Of the largest value: native kernels keep scales and offsets of Q4_1 in 16 bits, in a unit of the column."""
+"""Of the largest value: kernels keep scales and offsets of Q4_1 in 16 bits, in a unit of the column."""
 
 
 def close(ops: Ops, got: Tensor, wanted: Tensor) -> None:
