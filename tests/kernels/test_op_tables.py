@@ -126,7 +126,11 @@ def test_products_are_exact_but_for_the_activations(
     rounded = as_multiplied(x, kind).double()
     product, product_up = (rounded @ w.tensor(torch.float64).T for w in (weight, up))
     tolerance = SCALES_ROUNDED if kind == "Q4_1" else 2e-5
-    near(ops.linear(x, ops.pack_linear([weight], bias), residual), product + bias + residual, tolerance)
+    near(
+        ops.linear(x, ops.pack_linear([weight], bias), residual),
+        product + bias + residual,
+        tolerance,
+    )
     near(ops.logits(x, ops.pack_linear([weight]), None), product, tolerance)
     near(ops.logits(x, ops.pack_linear([weight]), 3.0), 3.0 * torch.tanh(product / 3.0), tolerance)
     gated = ops.gated_linear(x, ops.pack_gated(weight, up), "silu")
