@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +18,7 @@ from stolon.kernels import RaggedBatch, native_ops
 from stolon.srt.engine import Engine
 from stolon.srt.heads import FEW_ROWS, SHORT_LIST
 from stolon.srt.protocol import (
+    Event,
     Failed,
     Gen,
     GenResult,
@@ -25,6 +27,7 @@ from stolon.srt.protocol import (
     PromptDone,
     PromptLogprobs,
     Request,
+    SampleDone,
     Sampling,
     SegmentDone,
     Text,
@@ -148,10 +151,10 @@ class Log:
 
     def __init__(self) -> None:
         self.runner = HashRunner(num_slots=2048, context=256, max_running=16)
-        self.runner.before_forward = self._look
+        self.runner.before_forward = self.look
         self.steps: list[tuple[int, int, list[int]]] = []
 
-    def _look(self, batch: RaggedBatch) -> None:
+    def look(self, batch: RaggedBatch) -> None:
         lists = [len(ids) for ids in batch.short_lists]
         self.steps.append((len(batch.input_ids), len(batch.output_rows), lists))
 
@@ -177,12 +180,27 @@ def test_how_long_a_list_may_be(count: int) -> None:
 
 @pytest.mark.parametrize("free", [0, FEW_ROWS - 1, FEW_ROWS])
 def test_few_rows_beside_a_free_one_are_computed_in_full(free: int) -> None:
-    log = Log()
-    with hash_engine(runner=log.runner) as engine, ThreadPoolExecutor(free + 1) as pool:
-        gens = [Gen(sampling=Sampling(max_tokens=90, ignore_eos=True))] * free
-        gens.append(Gen(grammar=DIGITS, sampling=Sampling(jump_forward="off")))
-        requests = [Request(rid=str(i), segments=[Text("x"), gen]) for i, gen in enumerate(gens)]
-        list(pool.map(lambda request: collect(engine, request), requests))
+    log, all_there, done = Log(), threading.Event(), threading.Semaphore(0)
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, SampleDone | Failed):
+            done.release()
+
+    with hash_engine(runner=log.runner) as engine:
+        gens = [Gen(sampling=Sampling(max_tokens=200, ignore_eos=True, speculation="off"))] * free
+        gens.append(Gen(grammar=DIGITS, sampling=Sampling(jump_forward="off", speculation="off")))
+        collect(engine, Request(rid="compiled", segments=[Text("y"), gens[-1]]))
+        log.steps.clear()
+
+        def look_when_all_are_there(batch: RaggedBatch) -> None:
+            assert all_there.wait(30)
+            log.look(batch)
+
+        log.runner.before_forward = look_when_all_are_there
+        for i, gen in enumerate(gens):
+            engine.submit(Request(rid=str(i), segments=[Text("x"), gen]), on_event)
+        all_there.set()
+        assert all(done.acquire(timeout=30) for _ in gens)
     together = [lists for rows, outputs, lists in log.steps if rows == outputs == free + 1]
     assert together
     assert all(lists == ([] if 0 < free < FEW_ROWS else [10]) for lists in together)
