@@ -51,12 +51,6 @@ def pack(team: Team, kind: str, data: NDArray[np.uint8], columns: int, inputs: i
         data: uint8 ``[bytes]``, copied.
     """
 
-def chosen(
-    team: Team, hidden: Floats, head: Matrix, row_of: Ints, column: Ints, softcap: float = 0.0
-) -> Floats:
-    """``[n]``: the product of row ``row_of[i]`` of hidden ``[rows, inputs]`` with column ``column[i]`` of
-    the head, bit for bit what `Program.logits` gives there."""
-
 def bandwidth(team: Team, bytes: int, repeats: int = 3) -> float:
     """Gigabytes a second that all threads together read from `bytes` of memory; the best of `repeats`."""
 

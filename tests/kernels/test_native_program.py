@@ -292,21 +292,6 @@ def test_profile_names_the_stages(team):
 # Functions beside programs
 
 
-@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0"])
-def test_chosen_is_what_logits_gives(team, kind):
-    weight, x = floats(1, 70, 64), floats(2, 9, 64)
-    head = packed(native, team, weight, kind)
-    program = native.Program(team)
-    program.output(program.logits(program.input(64), [head], 20.0))
-    program.finish()
-    logits = np.empty((9, 70), np.float32)
-    program.run(plain_step(native, 9), [x], [logits])
-    rows, columns = ints(0, 8, 8, 3), ints(69, 0, 33, 5)
-    found = native.chosen(team, x, head, rows, columns, 20.0)
-    np.testing.assert_array_equal(found, logits[rows, columns])
-    assert native.chosen(team, x, head, ints(), ints()).shape == (0,)
-
-
 def test_columns_of_a_matrix(team):
     weight = floats(1, 21, 32)
     matrix = packed(native, team, weight)
@@ -343,37 +328,6 @@ GOOD = stored(floats(0, 4, 32), "F32")
 def test_pack_refuses(team, arguments, error, text):
     with pytest.raises(error, match=f"{text}"):
         native.pack(team, *arguments)
-
-
-def chosen_arguments(team, **changed):
-    good = {
-        "hidden": floats(1, 3, 32),
-        "head": packed(native, team, floats(0, 4, 32)),
-        "row_of": ints(0, 2),
-        "column": ints(3, 0),
-        "softcap": 0.0,
-    }
-    return good | changed
-
-
-@pytest.mark.parametrize(
-    ("changed", "error", "text"),
-    [
-        ({"hidden": floats(1, 3, 31)}, ValueError, "hidden has width 31"),
-        ({"hidden": floats(1, 32)}, ValueError, "hidden has 1 dimensions"),
-        ({"hidden": np.zeros((3, 32))}, TypeError, "hidden is not of float32"),
-        ({"hidden": floats(1, 3, 64)[:, ::2]}, ValueError, "hidden is not contiguous"),
-        ({"row_of": ints(0, 3)}, ValueError, r"row_of\[1\] is 3"),
-        ({"row_of": ints(-1, 0)}, ValueError, r"row_of\[0\] is -1"),
-        ({"row_of": ints(0)}, ValueError, "differ in length"),
-        ({"column": ints(0, 4)}, ValueError, r"column\[1\] is 4"),
-        ({"column": np.zeros(2, np.int32)}, TypeError, "column is not of int64"),
-        ({"softcap": float("nan")}, ValueError, "softcap"),
-    ],
-)
-def test_chosen_refuses(team, changed, error, text):
-    with pytest.raises(error, match=f"^chosen: .*{text}|^chosen: {text}"):
-        native.chosen(team, **chosen_arguments(team, **changed))
 
 
 ATTEND = {

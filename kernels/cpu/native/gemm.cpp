@@ -190,7 +190,8 @@ public:
     Product(const Activations* x, const Weight& w, const Item& item, Bytes next) : x_(x), w_(&w), item_(item) {
         const int64_t pieces = (x->rows + kRows - 1) / kRows;
         const int64_t groups = std::max<int64_t>(1, x->k / kBlock);
-        const int64_t visits = pieces * groups * (item.tiles / tiles_at_once(w.type, int(std::min<int64_t>(x->rows, kRows)), item.tiles));
+        const int at_once = tiles_at_once(w.type, int(std::min<int64_t>(x->rows, kRows)), item.tiles);
+        const int64_t visits = pieces * groups * (item.tiles / at_once);
         const int64_t lines = (next.end - next.begin + 63) / 64;
         fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64};
     }
@@ -216,7 +217,8 @@ public:
 constexpr int64_t kChunk = 8 * kRows;  // rows that wait for their gates
 
 // The last, padded tile: the same arithmetic, and its own columns only.
-void finish_padded(const Ending& ending, const float* cells, int64_t rows, int width, int64_t valid, float* out, int64_t stride) {
+void finish_padded(const Ending& ending, const float* cells, int64_t rows, int width, int64_t valid, float* out,
+                   int64_t stride) {
     alignas(64) float extra[kColumns * kTile] = {}, shift[kColumns * kTile] = {}, padded[kColumns * kTile];
     if (ending.bias) std::copy(ending.bias, ending.bias + valid, shift);
     for (int64_t r = 0; r < rows; ++r) {
@@ -278,20 +280,6 @@ void linear(const Lane& lane, const LinearArgs& args) {
             }
         }
         index = next;
-    }
-}
-
-void chosen(const Lane&, const ChosenArgs& args) {
-    alignas(64) float cells[kTile];
-    for (int64_t i; (i = Lane::claim(*args.counter)) < args.count;) {
-        const Weight& w = *args.weight;
-        const int64_t tile = args.column[i] / kTile;
-        Fetch nothing{};
-        tile_function(w.type, 1, 1)({args.x, &w, args.row_of[i], tile, &nothing}, nullptr, cells, kTile);
-        if (args.softcap != 0.0f)
-            for (int c = 0; c < kTile; c += W)
-                vstore(cells + c, vset(args.softcap) * vtanh(vload(cells + c) / vset(args.softcap)));
-        args.out[i] = cells[args.column[i] % kTile];
     }
 }
 

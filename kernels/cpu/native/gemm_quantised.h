@@ -78,7 +78,10 @@ class QuantisedTile {
     static constexpr int kQuartets = 8 / kHalves;                  // of a run
     static constexpr bool kOffsets = T == WeightType::Q5_1 || T == WeightType::Q4_K || T == WeightType::Q5_K;
     static constexpr bool kZero = L.zero && !(L.bits == 8 && kCentred8);
-    static constexpr Start kStart = paired(T) ? Start::Paired : L.zero == 8 ? Start::Zero8 : L.zero == 16 ? Start::Zero16 : Start::Zero128;
+    static constexpr Start kStart = paired(T)       ? Start::Paired
+                                    : L.zero == 8  ? Start::Zero8
+                                    : L.zero == 16 ? Start::Zero16
+                                                   : Start::Zero128;
     static_assert(paired(T) || kHalves == 2 || !L.zero || kStarts[int(kStart)] == -L.zero);
     static_assert(kHalves == 1 || kHalfStart == -L.zero);
 

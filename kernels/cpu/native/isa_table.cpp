@@ -5,7 +5,6 @@ STOLON_BEGIN
 
 void prepare(const Lane&, const PrepareArgs&);
 void linear(const Lane&, const LinearArgs&);
-void chosen(const Lane&, const ChosenArgs&);
 void embed(const Lane&, const EmbedArgs&);
 void norm(const Lane&, const NormArgs&);
 void add(const Lane&, const AddArgs&);
@@ -24,7 +23,7 @@ namespace stolon {
 
 const Kernels* STOLON_JOIN(kernels_, STOLON_ISA)() {
     namespace isa = STOLON_ISA;
-    static const Kernels table{STOLON_TEXT(STOLON_ISA), isa::prepare, isa::linear, isa::chosen,
+    static const Kernels table{STOLON_TEXT(STOLON_ISA), isa::prepare, isa::linear,
                                isa::embed, isa::norm, isa::add, isa::rotate, isa::attention,
                                isa::sample};
     return &table;

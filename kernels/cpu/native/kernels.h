@@ -116,18 +116,6 @@ struct LinearArgs {
     Counter* counter;
 };
 
-// out[row, i] = x[row] . w[ids[row, i]]: the columns of a short list only, bitwise what `linear` gives.
-struct ChosenArgs {
-    const Activations* x;
-    const Weight* weight;
-    const int64_t* row_of;   // [count]
-    const int64_t* column;   // [count]
-    int64_t count;
-    float* out;              // [count]
-    float softcap;
-    Counter* counter;
-};
-
 // ---------------------------------------------------------------------------------------------------
 // Rows (rows.cpp)
 
@@ -224,7 +212,6 @@ struct Kernels {
     const char* name;
     void (*prepare)(const Lane&, const PrepareArgs&);
     void (*linear)(const Lane&, const LinearArgs&);
-    void (*chosen)(const Lane&, const ChosenArgs&);
     void (*embed)(const Lane&, const EmbedArgs&);
     void (*norm)(const Lane&, const NormArgs&);
     void (*add)(const Lane&, const AddArgs&);

@@ -85,61 +85,6 @@ nb::object column(const Matrix& matrix, int64_t n) {
     return array;
 }
 
-// The memory of a Q8 or BF16 form of rows.
-nb::object chosen(TeamObject& team, nb::handle hidden, const Matrix& head, nb::handle row_of, nb::handle column, float softcap) {
-    const Array x = take_array("chosen", "hidden", hidden, Element::F32, 2);
-    const Array rows = take_array("chosen", "row_of", row_of, Element::I64, 1);
-    const Array columns = take_array("chosen", "column", column, Element::I64, 1);
-    const Weight& w = head.weight;
-    if (x.shape[1] != w.k) {
-        wrong("chosen", "hidden has width " + std::to_string(x.shape[1]) + ", head has " + std::to_string(w.k) + " inputs");
-    }
-    if (rows.size != columns.size) wrong("chosen", "row_of and column differ in length");
-    if (!(softcap >= 0.0f)) wrong("chosen", "softcap is negative or not a number");
-    const std::vector<int64_t> row_list(rows.as<int64_t>(), rows.as<int64_t>() + rows.size);
-    const std::vector<int64_t> column_list(columns.as<int64_t>(), columns.as<int64_t>() + columns.size);
-    const auto check = [](const char* name, const std::vector<int64_t>& list, int64_t bound) {
-        for (size_t i = 0; i < list.size(); ++i) {
-            if (list[i] >= 0 && list[i] < bound) continue;
-            wrong("chosen", std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(list[i]) +
-                                ", outside [0, " + std::to_string(bound) + ")");
-        }
-    };
-    check("row_of", row_list, x.shape[0]);
-    check("column", column_list, w.columns);
-    float* out;
-    nb::object array = new_floats({row_list.size()}, &out);
-    if (row_list.empty()) return array;
-
-    nb::gil_scoped_release release;
-    Activations a{};
-    a.rows = x.shape[0];
-    a.k = w.k;
-    a.f32 = x.as<float>();
-    a.f32_stride = w.k;
-    a.half_stride = round_up(w.k, 32);
-    const ActivationType type = activation_of(w.type);
-    const Q8Layout layout(w.k);
-    Memory memory;
-    if (type == ActivationType::BF16) {
-        memory = Memory(checked_product(a.rows, a.half_stride * 2));
-        a.half = reinterpret_cast<bf16*>(memory.get());
-    } else if (type == ActivationType::Q8) {
-        memory = Memory(checked_product(a.rows, layout.bytes));
-        layout.place(a, memory.get());
-    }
-    Counter counter{0};
-    const ChosenArgs args{&a, &w, row_list.data(), column_list.data(), int64_t(row_list.size()), out, softcap, &counter};
-    team.team.run([&](const Lane& lane) {
-        if (type != ActivationType::F32) {
-            team.kernels->prepare(lane, {&a, type});
-            lane.barrier();
-        }
-        team.kernels->chosen(lane, args);
-    });
-    return array;
-}
-
 // Gigabytes a second that all lanes together read, one after the other, from memory of their own: the best
 // of `repeats`.
 double bandwidth(TeamObject& team, int64_t bytes, int repeats) {
@@ -405,7 +350,6 @@ NB_MODULE(_native, m) {
         .def("column", &column, "n"_a);
 
     m.def("pack", &pack, "team"_a, "kind"_a, "data"_a, "columns"_a, "inputs"_a);
-    m.def("chosen", &chosen, "team"_a, "hidden"_a, "head"_a, "row_of"_a, "column"_a, "softcap"_a = 0.0f);
     m.def("bandwidth", &bandwidth, "team"_a, "bytes"_a, "repeats"_a = 3);
 
     nb::class_<Step>(m, "Step")

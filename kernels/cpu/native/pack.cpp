@@ -126,7 +126,7 @@ struct ScalePair {
     float largest() const { return std::max(std::fabs(scale), std::fabs(offset)); }
 };
 
-// The pairs of one column's blocks, `stride` bytes apart, to their groups. Returns the exponent of the unit: the
+// The pairs of one column's blocks, `block_bytes` apart, to their groups. Returns the exponent of the unit: the
 // smallest with which all numbers fit 16 bits. A scale that is not finite makes the column infinite.
 u8 pack_pairs(const u8* blocks, int64_t count, int64_t block_bytes, int c, u8* scales, int64_t group_scales) {
     constexpr int kBias = 127;

@@ -11,11 +11,11 @@
 //            is scale * (code - zero) + offset.
 //   scales   Q4_0 Q5_0 Q8_0: float16 scale [16] a group. Q5_1: also float16 offset [16].
 //            Q4_1: int16 (scale, offset) [16] a group, in units of the column: a value is
-//            unit * (scale * (code - 8) + 8 * offset). Units are powers of two, uint8 exponents (as float32 has them) [16] a tile, behind
-//            the last tile. So a 16-bit product sums both terms exactly: the two halves of an int32 that starts as
-//            kPaired times the sum of the activations, and has the products with the codes added, are the sum over
-//            code - 8 and 8 times the sum of the activations. (The upper half is one less where the lower one is
-//            negative: a thirtieth of what rounding the activations does.)
+//            unit * (scale * (code - 8) + 8 * offset). Units are powers of two, uint8 exponents (as float32 has them)
+//            [16] a tile, behind the last tile. So one 16-bit product sums both terms exactly: an int32 that starts as
+//            Start::Paired says, and has the products with the codes added, holds the sum over code - 8 in its lower
+//            half, with the sign bit flipped, and 8 times the sum of the activations in its upper half. (Without that
+//            bit, 0x8000 at the start, a negative lower half would borrow from the upper one.)
 //            Q4_K Q5_K: per eight groups a head of float16 scale [16] and offset scale [16], then per group
 //            uint8 [16] and uint8 [16]; scale = d * s, offset = -(dmin * m).
 //            Q6_K: per eight groups float16 scale [16], then per group int8 [2][16]: one for each 16 inputs.
