@@ -197,7 +197,8 @@ public:
     }
 
     // Rows [row, row + rows) to out, in pieces of at most kRows, as even as they come: 8 rows are 4 and 4, not 6 and 2.
-    void compute(int64_t row, int64_t rows, const Ending* ending, float* out, int64_t stride) {
+    // Meanwhile the rows at `ahead`, if it is not null, are asked for: results will go there, and rows lie far apart.
+    void compute(int64_t row, int64_t rows, const Ending* ending, float* out, int64_t stride, const float* ahead) {
         const int64_t pieces = (rows + kRows - 1) / kRows, fewer = rows / pieces, larger = rows % pieces;
         const int most = int(fewer + (larger > 0)), width = tiles_at_once(w_->type, most, item_.tiles);
         const TileFunction first = tile_function(w_->type, most, width), second = tile_function(w_->type, int(fewer), width);
@@ -205,10 +206,13 @@ public:
             Operands in{x_, w_, row, item_.tile + tile, &fetch_};
             float* to = out + tile * kTile;
             for (int64_t piece = 0; piece < pieces; ++piece) {
-                const bool early = piece < larger;
-                (early ? first : second)(in, ending, to, stride);
-                in.row += fewer + early;
-                to += (fewer + early) * stride;
+                const int64_t count = fewer + (piece < larger);
+                if (ahead)
+                    for (int64_t r = in.row - row; r < in.row - row + count; ++r)
+                        for (int64_t c = tile; c < tile + width; ++c) __builtin_prefetch(ahead + r * stride + c * kTile, 1);
+                (piece < larger ? first : second)(in, ending, to, stride);
+                in.row += count;
+                to += count * stride;
             }
         }
     }
@@ -248,9 +252,11 @@ void linear(const Lane& lane, const LinearArgs& args) {
         if (!item.tiles) return;
         // After the last item of this call: the first ones of the next.
         Bytes soon{}, soon_up{};
+        int64_t next_column = -1;
         if (next < items) {
             const Item following = find_item(args, next);
             soon = bytes_of(args.weights[following.weight], following);
+            next_column = following.column;
             if (args.gate != Gate::None) soon_up = bytes_of(args.up[following.weight], following);
         } else if (args.upcoming) {
             const int64_t tiles = (args.upcoming->columns + kTile - 1) / kTile;
@@ -266,16 +272,15 @@ void linear(const Lane& lane, const LinearArgs& args) {
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t row = rows * chunk / chunks, count = rows * (chunk + 1) / chunks - row;
             const int64_t first = row * args.out_stride + item.column;
-            for (int64_t r = 0; r < count; ++r)  // where the results go: rows lie far apart
-                for (int64_t i = 0; i < width; i += 16) __builtin_prefetch(args.out + first + r * args.out_stride + i, 1);
             const Ending ending{row, item.tile, args.gate, gated ? gates : nullptr, width,
                                 args.bias ? args.bias + item.column : nullptr, args.softcap,
                                 args.residual ? args.residual + first : nullptr, args.out_stride};
-            if (gated) gate_product.compute(row, count, nullptr, gates, width);
+            const float* ahead = next_column < 0 ? nullptr : args.out + row * args.out_stride + next_column;
+            if (gated) gate_product.compute(row, count, nullptr, gates, width, nullptr);
             if (valid == width) {
-                product.compute(row, count, ending.nothing() ? nullptr : &ending, args.out + first, args.out_stride);
+                product.compute(row, count, ending.nothing() ? nullptr : &ending, args.out + first, args.out_stride, ahead);
             } else {
-                product.compute(row, count, nullptr, cells, width);
+                product.compute(row, count, nullptr, cells, width, nullptr);
                 finish_padded(ending, cells, count, width, valid, args.out + first, args.out_stride);
             }
         }
