@@ -16,6 +16,7 @@ MAX_STOP_STRINGS = 32
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 64
 MAX_LOGIT_BIAS = 1024
+MAX_BIAS = 1e6
 
 LogprobMode = Literal["raw", "tempered", "processed"]
 JumpForward = Literal["inject", "verify", "off"]
@@ -23,6 +24,7 @@ Speculation = Literal["auto", "off"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BIG = 2**31 - 1
+# Logits, which are float32, stay finite whatever is asked for within these and `MAX_BIAS`.
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_tokens", 0, _BIG),
     ("min_tokens", 0, _BIG),
@@ -32,7 +34,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("min_p", 0.0, 1.0),
     ("presence_penalty", -10.0, 10.0),
     ("frequency_penalty", -10.0, 10.0),
-    ("repetition_penalty", 0.0, 100.0),
+    ("repetition_penalty", 0.01, 100.0),
     ("seed", 0, 2**63 - 1),
 )
 
@@ -50,8 +52,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         presence_penalty, frequency_penalty: subtracted once, or per occurrence, for generated tokens
             (OpenAI semantics: the prompt does not count).
         repetition_penalty: divides positive and multiplies negative logits of tokens seen in the prompt
-            or the output (CTRL, arXiv 1909.05858); 1 is off.
-        logit_bias: added to the logits of these token ids.
+            or the output (CTRL, arXiv 1909.05858); 0.01 to 100, 1 is off.
+        logit_bias: added to the logits of these token ids; up to a million either way.
         stop: the text ends before the first of these strings.
         stop_token_ids: the text ends before any of these tokens.
         stop_regex: the text ends before the first match of any of these patterns.
@@ -104,8 +106,6 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 )
         if self.top_p <= 0:
             raise InvalidRequest("top_p must be above 0", param="top_p")
-        if self.repetition_penalty <= 0:
-            raise InvalidRequest("repetition_penalty must be above 0", param="repetition_penalty")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequest(
                 f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens})",
@@ -139,8 +139,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                         f"{name} names token {token}; the vocabulary has {vocab_size}", param=name
                     )
         for bias in self.logit_bias.values():
-            if not math.isfinite(bias):
-                raise InvalidRequest("logit_bias values must be finite", param="logit_bias")
+            if not abs(bias) <= MAX_BIAS:
+                raise InvalidRequest(
+                    f"logit_bias values must be between {-MAX_BIAS:.0f} and {MAX_BIAS:.0f}, not {bias}",
+                    param="logit_bias",
+                )
 
 
 class LogprobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,6 +71,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"min_tokens": 9, "json_schema": {"type": "boolean"}}, "min_tokens"),
     ({"prompt_logprobs": 99}, "prompt_logprobs"),
     ({"repetition_penalty": 0.0}, "repetition_penalty"),
+    ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+    ({"repetition_penalty": 101.0}, "repetition_penalty"),
     ({"seed": -1}, "seed"),
     ({"seed": 2**63}, "seed"),
     ({"stop": ""}, "stop"),
@@ -78,6 +80,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"stop_token_ids": [99_999]}, "stop_token_ids"),
     ({"logit_bias": {99_999: 1.0}}, "logit_bias"),
     ({"logit_bias": {5: math.nan}}, "logit_bias"),
+    ({"logit_bias": {5: -math.inf}}, "logit_bias"),
+    ({"logit_bias": {5: 1e39}}, "logit_bias"),
     ({"stop_regex": "("}, "stop_regex"),
     ({"stop_regex": "a*"}, "stop_regex"),
     ({"stop_regex": r"\bword\b"}, "stop_regex"),
@@ -128,6 +132,19 @@ def test_a_bad_option_is_named(engine: Engine, options: dict[str, Any], param: s
         engine.generate("hello", **options)
     assert caught.value.param == param
     assert caught.value.message
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-5, 100.0])
+def test_the_ends_of_every_range_leave_logits_finite(engine: Engine, temperature: float) -> None:
+    for end, penalty in ((1e6, 0.01), (-1e6, 100.0)):
+        extremes: dict[str, Any] = {
+            "logit_bias": {token: end for token in range(200)},
+            "repetition_penalty": penalty,
+            "presence_penalty": math.copysign(10.0, end),
+            "frequency_penalty": math.copysign(10.0, end),
+        }
+        out = engine.generate("hello", max_tokens=8, seed=1, temperature=temperature, **extremes)
+        assert out.token_ids
 
 
 def test_none_is_the_default_of_every_option(engine: Engine) -> None:

@@ -104,6 +104,7 @@ BAD_FIELDS = [
     '"logit_bias": {"-1": 1}',
     '"logit_bias": {"258": 1}',
     '"logit_bias": {"1": "x"}',
+    '"logit_bias": {"1": 1e39}',
     '"logit_bias": []',
     '"stop_token_ids": [99999999999999999999999]',
     '"stop_token_ids": ["a"]',
@@ -126,6 +127,7 @@ BAD_FIELDS = [
     '"model": 5',
     '"presence_penalty": 1e300',
     '"repetition_penalty": 0',
+    '"repetition_penalty": 1e-300',
 ]
 
 
