@@ -107,7 +107,23 @@ class ExactSchema(GenerateJsonSchema):
         return super().literal_schema(schema)
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:
-        made = super().dict_schema(schema)
+        return self._exact_keys(schema, super().dict_schema(schema))
+
+    def counter_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_keys(schema, super().counter_schema(schema))
+
+    def ordered_dict_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_keys(schema, super().ordered_dict_schema(schema))
+
+    def frozendict_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_keys(schema, super().frozendict_schema(schema))
+
+    def _exact_keys(self, schema: Any, made: dict[str, Any]) -> dict[str, Any]:
+        """What pydantic made of a kind of dict, without keys that are not in their type."""
+        if "patternProperties" in made:
+            # Keys that do not match it stay free otherwise, and so do their values.
+            made["additionalProperties"] = False
+            return made
         if "keys_schema" not in schema:
             return made
         keys: dict[str, Any] = self.generate_inner(schema["keys_schema"])

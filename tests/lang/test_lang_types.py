@@ -299,6 +299,11 @@ EXACT: list[tuple[Any, list[Any]]] = [
     (dict[Code, int], [{Code.A: 1}]),
     (dict[Literal["x", "y"], int], [{"x": 1}]),
     (dict[dt.date, int], [{dt.date(2020, 1, 1): 1}]),
+    (dict[Decimal, int], [{Decimal("1.5"): 1}]),
+    (dict[Annotated[str, Field(pattern="^[ab]+$")], int], [{"ab": 1}]),
+    (dict[Annotated[str, Field(pattern="^[ab]+$", max_length=3)], int], [{"ab": 1}]),
+    (collections.Counter[int], [collections.Counter({3: 1})]),
+    (collections.OrderedDict[int, str], [collections.OrderedDict({3: "a"})]),
     (Pair, [Pair(1, True)]),
     (Modern, [{"a": 1}, {"a": 1, "b": True}]),
     (Outside, [{"inside": {"a": 1}, "more": [None]}]),
@@ -324,6 +329,24 @@ def test_values_come_back_from_their_text(kind: Any, values: list[Any]) -> None:
         drawn = walk(compiled, random.Random(seed))
         if drawn is not None:
             decoder.parse(drawn.decode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (dict[Annotated[str, Field(pattern="^[ab]+$")], int], '{"c": 1}'),
+        (dict[Annotated[str, Field(pattern="^[ab]+$")], int], '{"a": "no int"}'),
+        (dict[Annotated[str, Field(pattern="^[ab]+$", max_length=3)], int], '{"abab": 1}'),
+        (dict[Decimal, int], '{"one": 1}'),
+        (collections.Counter[int], '{"a": 1}'),
+        (collections.OrderedDict[int, str], '{"a": "b"}'),
+    ],
+)
+def test_dicts_hold_no_other_keys(kind: Any, text: str) -> None:
+    grammar, decoder = schema_type(kind, param="schema")
+    assert not accepts(COMPILER.compile(grammar), text)
+    with pytest.raises(ValueError, match="validation error"):
+        decoder.parse(text)
 
 
 class Pairs(enum.Enum):
