@@ -177,7 +177,7 @@ class Call:
         result = self.outcome(sample)
         try:
             return decode.parse(result.text)
-        except ValueError as error:
+        except Exception as error:  # a type's validators may raise anything
             cut = isinstance(result, GenResult) and result.finish.kind == "length"
             refusal = ProgramError(
                 f"the text of {self.name!r} is no valid {decode.label}: {result.text[:80]!r}",

@@ -25,22 +25,24 @@ _KEYS = {
     "boolean": "^(true|false)$",
 }
 _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "now_op", "tz_constraint")
-# Written into schemas by pydantic, and enforced by no grammar.
-_UNENFORCED = frozenset(
+# Those that the grammar enforces and every text of which pydantic reads, and those that hold any string.
+_FORMATS = frozenset(
     {
-        "base64",
-        "base64url",
-        "directory-path",
-        "file-path",
-        "fraction",
-        "ipv4interface",
-        "ipv4network",
-        "ipv6interface",
-        "ipv6network",
-        "multi-host-uri",
-        "zoneinfo",
+        "binary",
+        "date",
+        "date-time",
+        "duration",
+        "email",
+        "ipv4",
+        "ipv6",
+        "password",
+        "path",
+        "time",
+        "uuid",
     }
 )
+# Functions of pydantic that refuse nothing which their schema takes, or that leave it to the schema inside.
+_OWN_VALIDATORS = frozenset({"<lambda>", "defaultdict_validator", "path_validator", "wrap_val"})
 
 
 class NotExact(Exception):
@@ -55,12 +57,34 @@ class NotExact(Exception):
 class ExactSchema(GenerateJsonSchema):
     """Raises NotExact."""
 
-    def generate(self, schema: Any, mode: Any = "validation") -> dict[str, Any]:
-        made = super().generate(schema, mode)
-        for name in _formats(made):
-            if name in _UNENFORCED:
-                raise NotExact(f"text of the format {name!r}", "take it as a str with a pattern")
+    def generate_inner(self, schema: Any) -> dict[str, Any]:
+        made: dict[str, Any] = super().generate_inner(schema)
+        if schema["type"] == "function-plain":  # pydantic's describe themselves
+            _refuse_unseen(schema, made)
+        name = made.get("format")
+        if made.get("type") == "string" and name not in (None, *_FORMATS):
+            raise NotExact(f"text of the format {name!r}", "take it as a str with a pattern")
         return made
+
+    def function_before_schema(self, schema: Any) -> dict[str, Any]:
+        return _refuse_unseen(schema, super().function_before_schema(schema))
+
+    def function_after_schema(self, schema: Any) -> dict[str, Any]:
+        return _refuse_unseen(schema, super().function_after_schema(schema))
+
+    def function_wrap_schema(self, schema: Any) -> dict[str, Any]:
+        return _refuse_unseen(schema, super().function_wrap_schema(schema))
+
+    def url_schema(self, schema: Any) -> dict[str, Any]:
+        raise NotExact("a URL", "take it as a str with a pattern")
+
+    def multi_host_url_schema(self, schema: Any) -> dict[str, Any]:
+        raise NotExact("a URL", "take it as a str with a pattern")
+
+    def chain_schema(self, schema: Any) -> dict[str, Any]:
+        if any(step["type"] == "is-instance" for step in schema["steps"]):
+            raise NotExact("a kind of object that only Python tells apart", "name its types")
+        return super().chain_schema(schema)
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
@@ -77,6 +101,9 @@ class ExactSchema(GenerateJsonSchema):
                 whole = f"(0|[1-9][0-9]{{0,{digits - places - 1}}})"
         sign = "" if bounds else "-?"
         return {"type": "string", "pattern": f"^{sign}{whole}{part}{exponent}$"}
+
+    def fraction_schema(self, schema: Any) -> dict[str, Any]:
+        raise NotExact("a Fraction", "take a Decimal, or two ints")
 
     def complex_schema(self, schema: Any) -> dict[str, Any]:
         return {"type": "string", "pattern": f"^-?{_NUMBER}[-+]{_NUMBER}j$"}
@@ -166,12 +193,20 @@ def _refuse_values(kind: str, values: Iterable[Any]) -> None:
             )
 
 
-def _formats(schema: Any) -> Iterable[str]:
-    if isinstance(schema, dict):
-        if isinstance(schema.get("format"), str) and schema.get("type") == "string":
-            yield schema["format"]
-        schema = schema.values()
-    elif not isinstance(schema, list):
-        return
-    for part in schema:
-        yield from _formats(part)
+def _refuse_unseen(schema: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a check of pydantic's own that its schema does not show. A program's checks are its own."""
+    function = schema["function"]["function"]
+    function = getattr(function, "func", function)
+    name = getattr(function, "__name__", "")
+    module = getattr(function, "__module__", None) or ""
+    if module.partition(".")[0] != "pydantic" or name in _OWN_VALIDATORS:
+        return made
+    kind = made.get("type")
+    sized = kind in ("array", "object") or (kind == "string" and "pattern" not in made)
+    sized &= made.get("format") in (None, "password") and "enum" not in made
+    if name not in ("min_length_validator", "max_length_validator") or not sized:
+        raise NotExact(
+            "a value that only Python can check",
+            "put bounds on numbers, texts and lists themselves, or take a str with a pattern",
+        )
+    return made

@@ -14,6 +14,8 @@ import types
 import typing
 from typing import Any
 
+from stolon.lang.exact_schema import NotExact
+
 _NATIVE = sys.version_info >= (3, 12)
 
 
@@ -22,11 +24,16 @@ def readable(kind: Any) -> Any:
 
     It is found in TypedDicts and in the arguments of containers and unions; not in the fields of models and
     dataclasses, which pydantic reads by itself.
+
+    Raises:
+        NotExact: for a TypeVar, which is no type yet.
     """
     return _readable(kind, {})
 
 
 def _readable(kind: Any, made: dict[Any, Any]) -> Any:
+    if isinstance(kind, typing.TypeVar):
+        raise NotExact(f"the type variable {kind}", "put a type in its place")
     if typing.is_typeddict(kind):
         return _typed_dict(kind, made)
     arguments = typing.get_args(kind)

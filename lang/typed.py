@@ -86,8 +86,7 @@ def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
 def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
     # pydantic takes longer to import than the rest of the language; only programs with typed
     # schemas pay.
-    from pydantic import PydanticUserError, TypeAdapter
-    from pydantic.errors import PydanticUndefinedAnnotation
+    from pydantic import TypeAdapter
 
     from stolon.lang.exact_schema import ExactSchema, NotExact
     from stolon.lang.readable_types import readable
@@ -105,12 +104,12 @@ def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
             param=param,
             hint=error.hint,
         ) from None
-    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+    except Exception as error:  # also what the type's own hooks raise
         raise InvalidRequest(
-            f"{param}: {label} can't be described as a JSON schema: {error.message}",
+            f"{param}: {label} can't be described as a JSON schema: {getattr(error, 'message', error)}",
             param=param,
             hint=hint,
-        ) from None
+        ) from error
     return _grammar(_closed(schema), param), Decoder(label, adapter.validate_json)
 
 

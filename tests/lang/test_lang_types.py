@@ -9,6 +9,7 @@ import ipaddress
 import json
 import pathlib
 import random
+import re
 import typing
 import uuid
 from dataclasses import dataclass
@@ -18,7 +19,25 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Op
 
 import pytest
 import typing_extensions
-from pydantic import Base64Bytes, BaseModel, Field, Json, PastDate, RootModel, TypeAdapter
+from pydantic import (
+    UUID1,
+    AfterValidator,
+    AnyUrl,
+    Base64Bytes,
+    BaseModel,
+    ByteSize,
+    Field,
+    HttpUrl,
+    ImportString,
+    Json,
+    PastDate,
+    PostgresDsn,
+    RootModel,
+    Secret,
+    SecretStr,
+    TypeAdapter,
+    WithJsonSchema,
+)
 from support.fake_engine import FakeEngine
 from support.grammar_walk import COMPILER, accepts, walk
 
@@ -374,9 +393,68 @@ class Pairs(enum.Enum):
         ipaddress.IPv4Network,
         Base64Bytes,
         list[type[int]],
+        UUID1,
+        dict[UUID1, int],
+        HttpUrl,
+        AnyUrl,
+        PostgresDsn,
+        ImportString,
+        ByteSize,
+        re.Pattern,
+        typing.Hashable,
+        typing.TypeVar("T"),
+        list[typing.TypeVar("T")],  # type: ignore[misc]
+        Annotated[complex, Field(ge=1)],
+        Annotated[pathlib.Path, Field(max_length=3)],
+        Annotated[int | str, Field(ge=0)],
+        Annotated[Literal[1, 2], Field(ge=2)],
     ],
     ids=str,
 )
 def test_types_that_json_does_not_pin_down_are_refused(kind: Any) -> None:
     with pytest.raises(InvalidRequest, match="which no JSON schema pins down"):
         sl.gen("x", schema=kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Annotated[typing.Sequence[int], Field(min_length=2)], "[1, 2]"),
+        (Annotated[SecretStr, Field(max_length=3)], '"abc"'),
+        (Annotated[str, AfterValidator(str.upper), Field(max_length=3)], '"abc"'),
+        (collections.defaultdict[str, list[int]], '{"a": [1]}'),
+        (Secret[int], "1"),
+        (Annotated[HttpUrl, WithJsonSchema({"enum": ["http://a.b/"]})], '"http://a.b/"'),
+    ],
+    ids=str,
+)
+def test_types_whose_schema_shows_every_check_are_taken(kind: Any, text: str) -> None:
+    grammar, decoder = schema_type(kind, param="schema")
+    assert accepts(COMPILER.compile(grammar), text)
+    decoder.parse(text)
+
+
+def test_whatever_a_type_raises_is_an_error_of_the_program() -> None:
+    def refuse(value: int) -> int:
+        raise TypeError("never an int")
+
+    @sl.function
+    def program(s):
+        s += sl.gen("x", schema=Annotated[int, AfterValidator(refuse)])
+
+    state = program.run(backend=FakeEngine({"x": "1"}))
+    with pytest.raises(ProgramError, match="'x' is no valid") as error:
+        state.value("x")
+    assert isinstance(error.value.__cause__, TypeError)
+
+
+def test_a_type_that_can_not_be_built_is_refused_with_its_cause() -> None:
+    class Broken:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+            return {"type": "no such kind"}
+
+    with pytest.raises(InvalidRequest, match="can't be described as a JSON schema") as error:
+        sl.gen("x", schema=Broken)
+    assert error.value.__cause__ is not None
+    assert str(error.value.where).startswith("test_lang_types.py:")
