@@ -11,7 +11,7 @@ from typing import Any, Literal
 from stolon.errors import ProgramError, StolonError
 from stolon.lang.latch import Latch
 from stolon.lang.location import placed
-from stolon.lang.typed import Decoder
+from stolon.lang.typed import Decoder, reason
 from stolon.srt.protocol import (
     Delta,
     Gen,
@@ -180,7 +180,8 @@ class Call:
         except Exception as error:  # a type's validators may raise anything
             cut = isinstance(result, GenResult) and result.finish.kind == "length"
             refusal = ProgramError(
-                f"the text of {self.name!r} is no valid {decode.label}: {result.text[:80]!r}",
+                f"the text of {self.name!r} is no valid {decode.label}: {reason(error)}, "
+                f"in {result.text[:80]!r}",
                 hint="it was cut at max_tokens; raise max_tokens" if cut else None,
             )
             raise self.located(refusal) from error

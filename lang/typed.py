@@ -141,6 +141,17 @@ def choice_values(choices: Iterable[Any]) -> tuple[tuple[str, ...], Decoder | No
     return tuple(texts), Decoder("choice", table.__getitem__)
 
 
+def reason(error: Exception) -> str:
+    """What a decoder found wrong first, and in a value with parts where."""
+    from pydantic_core import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error) or type(error).__name__
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{first['msg']}, at {place}" if place else first["msg"]
+
+
 _DATA = frozenset({"default", "examples", "const", "enum"})
 
 

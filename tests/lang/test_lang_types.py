@@ -434,6 +434,33 @@ def test_types_whose_schema_shows_every_check_are_taken(kind: Any, text: str) ->
     decoder.parse(text)
 
 
+def odd(value: int) -> int:
+    if value % 2 == 0:
+        raise ValueError("must be odd")
+    return value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        (Cat, '{"kind": "cat", "lives": 10}', "less than or equal to 9, at lives, in '{"),
+        (list[Point], '[{"x": 1, "y": 2}, {"x": 1}]', "Field required, at 1.y, in"),
+        (Annotated[int, AfterValidator(odd)], "2", "must be odd, in '2'"),
+        ({"type": "integer"}, "{", "double quotes: line 1"),
+    ],
+)
+def test_the_error_says_what_is_wrong_and_where(kind: Any, text: str, why: str) -> None:
+    @sl.function
+    def program(s):
+        s += sl.gen("x", schema=kind)
+
+    state = program.run(backend=FakeEngine({"x": text}))
+    with pytest.raises(ProgramError) as error:
+        state.value("x")
+    assert why in error.value.message
+    assert isinstance(error.value.__cause__, ValueError)
+
+
 def test_whatever_a_type_raises_is_an_error_of_the_program() -> None:
     def refuse(value: int) -> int:
         raise TypeError("never an int")
@@ -445,6 +472,7 @@ def test_whatever_a_type_raises_is_an_error_of_the_program() -> None:
     state = program.run(backend=FakeEngine({"x": "1"}))
     with pytest.raises(ProgramError, match="'x' is no valid") as error:
         state.value("x")
+    assert "never an int" in error.value.message
     assert isinstance(error.value.__cause__, TypeError)
 
 
