@@ -95,4 +95,7 @@ def spawn(function: Callable[[], T]) -> Future[T]:
 
 async def wait_for(future: Future[T]) -> T:
     """Await a future of another thread. Cancelling the wait does not cancel the future."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+    inner = asyncio.wrap_future(future)
+    # Once the wait is cancelled nobody is left to read how it ends, and asyncio would print that.
+    inner.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(inner)

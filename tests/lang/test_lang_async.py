@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 
 import pytest
@@ -157,6 +158,35 @@ def test_cancelling_arun_aborts_its_requests(is_async: bool) -> None:
         engine.gate.set()
 
     asyncio.run(main())
+
+
+def test_a_cancelled_program_that_fails_leaves_no_error_behind() -> None:
+    ends = threading.Event()
+
+    @sl.function
+    def program(s):
+        ends.wait(5)
+        raise ValueError("later")
+
+    noise: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: noise.append(found))
+        task = asyncio.create_task(program.arun(backend=FakeEngine()))
+        await asyncio.sleep(0.01)
+        threads = [t for t in threading.enumerate() if t.name == "stolon-program"]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        ends.set()
+        for thread in threads:
+            thread.join(5)
+        await asyncio.sleep(0.01)
+        gc.collect()
+
+    asyncio.run(main())
+    gc.collect()
+    assert not noise
 
 
 def test_cancelling_one_read_leaves_the_generation() -> None:
