@@ -107,7 +107,7 @@ def is_costly(spec: GrammarSpec) -> bool:
     if len(spec.text) > _PLAIN_SIZE[spec.kind]:
         return True
     if spec.kind == "structural_tag":
-        return len(_PRODUCT.findall(spec.text)) > MAX_PRODUCTS
+        return len(_PRODUCT.findall(spec.text)) > MAX_PRODUCTS or spec.text.count("multipleOf") > 1
     if spec.kind in ("ebnf", "lark"):
         return any(sign in spec.text for sign in "{~&")
     return False

@@ -146,6 +146,8 @@ def fraction_of(denominator: int) -> list[str] | None:
 
 def _remainders(divisor: int) -> str | None:
     """Digit strings whose value leaves no remainder, by state elimination."""
+    if 10 * divisor > MAX_REGEX:
+        return None
     arcs: dict[tuple[int, int], str] = {}
     for state in range(divisor):
         for digit in range(10):

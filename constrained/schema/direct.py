@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +11,7 @@ from stolon.constrained.regex_print import to_rust
 from stolon.constrained.schema.drafts import KNOWN
 from stolon.constrained.schema.formats import ENFORCED_FORMATS, STANDARD_FORMATS, format_rust
 from stolon.constrained.schema.keywords import MAX_COUNT, check_keywords
+from stolon.constrained.schema.numbers import MAX_REMAINDERS, lcm, remainders
 from stolon.constrained.schema.other_names import pattern_of_others
 from stolon.constrained.schema.pointers import look_up, resolve
 from stolon.constrained.schema.terms import Path
@@ -74,6 +76,7 @@ class _Translation:
         self._todo: list[Path] = []
         self._definitions: dict[str, Any] = {}
         self._count = 0
+        self._divisor = Fraction(1)
         self._inside_one_of = 0
         self._one_of_refers = False
         self._places: dict[Any, list[tuple[dict[str, Any], str]]] = {}
@@ -98,6 +101,8 @@ class _Translation:
         check_keywords(schema, ())
         if not _is_direct(schema):
             raise _unsuited()
+        if "multipleOf" in schema:
+            self._divide(Fraction(str(schema["multipleOf"])))
         out: dict[str, Any] = {}
         for keyword, value in schema.items():
             if keyword not in KNOWN:
@@ -120,6 +125,12 @@ class _Translation:
             if keyword in out:
                 self._note(out, keyword)
         return out
+
+    def _divide(self, step: Fraction) -> None:
+        """Leave divisors to the rewriting where llguidance could take long over one, or several together."""
+        self._divisor = lcm(self._divisor, step)
+        if max(remainders(step), remainders(self._divisor)) > MAX_REMAINDERS:
+            raise _unsuited()
 
     def _list(self, keyword: str, schemas: list[Any]) -> list[Any]:
         self._inside_one_of += keyword == "oneOf"

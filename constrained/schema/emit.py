@@ -23,7 +23,7 @@ from stolon.constrained.schema.decimals import (
 )
 from stolon.constrained.schema.language import Language
 from stolon.constrained.schema.normaliser import Normaliser
-from stolon.constrained.schema.numbers import Numbers
+from stolon.constrained.schema.numbers import MAX_REMAINDERS, Numbers, remainders
 from stolon.constrained.schema.objects import ObjectEmitter
 from stolon.constrained.schema.quoted import Quoting
 from stolon.constrained.schema.rules import Alternatives, Body, Lexeme, Ref, Rules
@@ -32,12 +32,12 @@ from stolon.errors import GrammarError
 
 __all__ = ["Emitter"]
 
-MAX_STEP = 1_000_000
 _INTEGER = "/-?(0|[1-9][0-9]*)/"
 _DECIMAL = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?/"
 # An exponent of three digits could lead beyond a double.
 _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?/"
 FAR = 10**15
+STEPS_PER_REMAINDER = 3
 
 
 class Emitter:
@@ -120,15 +120,23 @@ class Emitter:
         step = numbers.step
         if step is not None and step.denominator == 1:
             schema["type"] = "integer"
-        if step is not None and step.numerator > MAX_STEP:
-            raise GrammarError("'multipleOf' has too many digits")
         if step is not None and step != 1:
+            self._spend_on(step)
             schema["multipleOf"] = _plain(step)
         if numbers.low is not None:
             schema["exclusiveMinimum" if numbers.low_open else "minimum"] = _plain(numbers.low)
         if numbers.high is not None:
             schema["exclusiveMaximum" if numbers.high_open else "maximum"] = _plain(numbers.high)
         return Lexeme(f"%json {json.dumps(schema)}")
+
+    def _spend_on(self, step: Fraction) -> None:
+        cost = remainders(step)
+        if cost > MAX_REMAINDERS:
+            raise GrammarError(
+                f"'multipleOf' is too much to be enforced: {_plain(step)}"[:200],
+                hint="up to 50,000 is enforced, and up to 1,000,000 with zeros at the end",
+            )
+        self.normaliser.budget.spend(STEPS_PER_REMAINDER * cost)
 
     def _indivisible(self, numbers: Numbers) -> Body:
         """Numbers that are no multiples of some: whole ones, and ones with a fraction."""

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-__all__ = ["Numbers", "all_but", "both"]
+__all__ = ["MAX_REMAINDERS", "Numbers", "all_but", "both", "lcm", "remainders"]
 
 MAX_LISTED = 256
+MAX_STEP = 1_000_000
+MAX_REMAINDERS = 50_000
+"""What one lexer may follow: 100,000 take it a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Numbers:
         """The same set, with bounds on the lattice of `step`; empty lists and short ones spelled out."""
         indivisible = self.indivisible
         if self.step is not None:
-            indivisible = frozenset(_lcm(n, self.step) for n in indivisible)
+            indivisible = frozenset(lcm(n, self.step) for n in indivisible)
             if self.step in indivisible:
                 return []
         low, high = self.low, self.high
@@ -103,7 +106,7 @@ def both(a: Numbers, b: Numbers) -> list[Numbers]:
     high, high_open = a.high, a.high_open
     if b.high is not None and (high is None or (b.high, not b.high_open) < (high, not high_open)):
         high, high_open = b.high, b.high_open
-    step = a.step if b.step is None else b.step if a.step is None else _lcm(a.step, b.step)
+    step = a.step if b.step is None else b.step if a.step is None else lcm(a.step, b.step)
     return Numbers(
         low=low,
         high=high,
@@ -123,7 +126,21 @@ def all_but(points: list[Fraction]) -> list[Numbers]:
     ]
 
 
-def _lcm(a: Fraction, b: Fraction) -> Fraction:
+def remainders(step: Fraction) -> int:
+    """About how many remainders a lexer tells apart to find the decimal notations of multiples.
+
+    Zeros at the end of a divisor cost little. More than `MAX_REMAINDERS` for divisors above a million.
+    """
+    while step.denominator != 1:
+        step *= 10
+    digits = step.numerator
+    if digits > MAX_STEP:
+        return digits
+    return min(digits, 25 * int(str(digits).rstrip("0")))
+
+
+def lcm(a: Fraction, b: Fraction) -> Fraction:
+    """The smallest common multiple."""
     return Fraction(
         math.lcm(a.numerator * b.denominator, b.numerator * a.denominator),
         a.denominator * b.denominator,

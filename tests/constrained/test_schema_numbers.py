@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.grammar_walk import accepts, compiled
 
 from stolon.constrained.schema.decimals import FRACTION, at_least, at_most, multiple_of
 from stolon.constrained.schema.numbers import Numbers, all_but, both
+from stolon.errors import GrammarError
 
 DECIMALS = st.decimals(-1100, 1100, allow_nan=False, places=2).map(lambda d: Fraction(str(d)))
 BOUNDS = st.none() | DECIMALS
@@ -66,6 +70,35 @@ def test_bounds_as_regexes(bound: Fraction, strict: bool, x: Fraction, zeros: in
     assert bool(re.fullmatch(lower, text)) == (x > bound or (x == bound and not strict))
     assert bool(re.fullmatch(upper, text)) == (x < bound or (x == bound and not strict))
     assert bool(re.fullmatch(FRACTION, text)) == (x.denominator != 1)
+
+
+@pytest.mark.parametrize(
+    ("schema", "where"),
+    [
+        ({"multipleOf": 999_961}, "/multipleOf"),
+        ({"properties": {"a": {"multipleOf": 604_800}}}, "/properties/a/multipleOf"),
+        ({"multipleOf": 99_999.99}, "/multipleOf"),
+        ({"allOf": [{"multipleOf": 9_973}, {"multipleOf": 97}]}, "/allOf/0/multipleOf"),
+        ({"type": "integer", "not": {"multipleOf": 999_961}}, "/not/multipleOf"),
+        ({"anyOf": [{"multipleOf": 49_999 - 2 * i} for i in range(20)]}, None),
+    ],
+)
+def test_divisors_with_too_many_remainders_are_refused_soon(schema: Any, where: str | None) -> None:
+    begun = time.process_time()
+    with pytest.raises(GrammarError) as caught:
+        compiled("json_schema", schema)
+    assert time.process_time() - begun < 1.0
+    assert caught.value.where == where or where is None
+
+
+@pytest.mark.parametrize("divisor", [3_600, 9_973, 86_400, 1_000_000, 2.5, 0.01, 1e-10])
+def test_divisors_in_use_are_enforced(divisor: float) -> None:
+    good = Fraction(str(divisor)) * 7
+    text = f"{float(good):.11f}".rstrip("0").rstrip(".")
+    grammar = compiled("json_schema", {"type": "number", "multipleOf": divisor})
+    assert accepts(grammar, text)
+    if divisor > 1:
+        assert not accepts(grammar, f"{text}1")
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 4, 5, 6, 8, 10, 12, 25, 30, 304, 1000])

@@ -138,7 +138,7 @@ def test_a_bad_option_is_named(engine: Engine, options: dict[str, Any], param: s
 def test_the_ends_of_every_range_leave_logits_finite(engine: Engine, temperature: float) -> None:
     for end, penalty in ((1e6, 0.01), (-1e6, 100.0)):
         extremes: dict[str, Any] = {
-            "logit_bias": {token: end for token in range(200)},
+            "logit_bias": dict.fromkeys(range(200), end),
             "repetition_penalty": penalty,
             "presence_penalty": math.copysign(10.0, end),
             "frequency_penalty": math.copysign(10.0, end),
