@@ -6,6 +6,7 @@ Knows token bytes and nothing of models, schedulers or programs.
 from stolon.constrained.closing import Closer
 from stolon.constrained.compiler import CompileLimits, GrammarCompiler
 from stolon.constrained.completions import ClosingTable
+from stolon.constrained.json_text import parse_json
 from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.matching import Grammar, Matcher
 from stolon.constrained.spec import GrammarKind, GrammarSpec
@@ -24,5 +25,6 @@ __all__ = [
     "MaskPool",
     "Matcher",
     "Vocabulary",
+    "parse_json",
     "short_turns",
 ]

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from stolon.constrained import GrammarSpec
-from stolon.errors import InvalidRequest
+from stolon.constrained import GrammarSpec, parse_json
+from stolon.errors import GrammarError, InvalidRequest
 from stolon.srt.protocol import MAX_CHOICES
 
 Whitespace = Literal["compact", "pep"]
@@ -116,10 +116,7 @@ def only(found: dict[str, GrammarSpec]) -> GrammarSpec | None:
 def schema_spec(schema: Any, param: str, whitespace: Whitespace = "pep") -> GrammarSpec:
     """A JSON Schema given as an object, or as JSON text of one. Key order is kept."""
     if isinstance(schema, str):
-        try:
-            schema = msgspec.json.decode(schema)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise InvalidRequest(f"{param} is not valid JSON", param=param) from None
+        schema = _decoded(schema, param)
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{param} must be a JSON Schema: an object", param=param)
     return GrammarSpec(
@@ -136,15 +133,24 @@ def choice_spec(choices: list[str], param: str) -> GrammarSpec:
 def structural_spec(tag: Any, param: str, whitespace: Whitespace = "pep") -> GrammarSpec:
     """Constrained spans in free text, given as an object or as its JSON text; see `structural`."""
     if isinstance(tag, str):
-        try:
-            tag = msgspec.json.decode(tag)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise InvalidRequest(f"{param} is not valid JSON", param=param) from None
+        tag = _decoded(tag, param)
     if not isinstance(tag, dict):
         raise InvalidRequest(f"{param} must be an object", param=param)
     return GrammarSpec(
         kind="structural_tag", text=msgspec.json.encode(tag).decode(), whitespace=whitespace
     )
+
+
+def _decoded(text: str, param: str) -> Any:
+    """The value of JSON text in a field. Raises InvalidRequest, also for a key that comes twice."""
+    try:
+        parse_json(text)
+        return msgspec.json.decode(text)
+    except GrammarError as error:
+        error.param = param
+        raise
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest(f"{param} is not valid JSON", param=param) from None
 
 
 def grammar_spec(text: str) -> GrammarSpec:

@@ -13,6 +13,8 @@ from stolon.srt.server.constraints import only, schema_spec, starting_after, str
 from stolon.srt.server.openai_schemas import bias_of, seed_of, strings
 
 DEFAULT_MAX_NEW_TOKENS = 128
+_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
+"""Engine's names of sampling parameters that have another one here."""
 
 
 class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -83,7 +85,12 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             seed=seed_of(self.sampling_seed),
             **arguments,
         )
-        sampling.validate(vocab_size)
+        try:
+            sampling.validate(vocab_size)
+        except InvalidRequest as error:
+            name = error.param or ""
+            error.param = f"sampling_params.{_NAMES.get(name, name)}"
+            raise
         return sampling
 
     def grammar(self) -> GrammarSpec | None:

@@ -115,6 +115,22 @@ def test_refusals_name_the_field(body, word):
     assert word in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"max_new_tokens": 3, "min_new_tokens": 5}, "min_new_tokens"),
+        ({"max_new_tokens": -1}, "max_new_tokens"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+        ({"json_schema": '{"type": "integer", "type": "string"}'}, "json_schema"),
+        ({"json_schema": '{"type": '}, "json_schema"),
+    ],
+)
+def test_refusals_point_at_the_field_of_the_body(params, field):
+    answer = post(FakeClient(), {"text": "a", "sampling_params": params})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == f"sampling_params.{field}"
+
+
 def test_tokenize():
     client = FakeClient(chat_template=ChatTemplate.chatml())
     answer = post(client, {"prompt": "ab", "return_token_strs": True}, "/tokenize").json()
