@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from stolon.errors import GrammarError
@@ -26,6 +27,8 @@ def parse_json(text: str) -> Any:
         raise GrammarError(f"not JSON: {error.msg}", where=f"offset {error.pos}") from None
     except RecursionError:
         raise GrammarError(f"JSON is nested deeper than {MAX_DEPTH}") from None
+    except _OutOfRange as error:
+        raise GrammarError(error.message, where=_place_of_refused(text)) from None
     if "\\u" in text or not _is_encodable(text) or not _is_shallow(value):
         _check(value)  # says where
     return value
@@ -93,17 +96,54 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+class _OutOfRange(GrammarError):
+    """A number that is not read."""
+
+
 def _float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise GrammarError(f"the number {text[:40]} is out of range")
+        raise _OutOfRange(f"the number {text[:40]} is out of range")
     return value
 
 
 def _int(text: str) -> int:
     if len(text) > 40:
-        raise GrammarError(f"the number {text[:40]}… has too many digits")
+        raise _OutOfRange(f"the number {text[:40]}… has too many digits")
     return int(text)
+
+
+def _place_of_refused(text: str) -> str | None:
+    """Where the first number is that is not read, of a text that may have other faults behind it."""
+    try:
+        root = json.loads(text, parse_float=_refused(_float), parse_int=_refused(_int))
+    except (ValueError, RecursionError):
+        return None
+    todo: list[tuple[Any, tuple[str | int, ...]]] = [(root, ())]
+    while todo:
+        value, path = todo.pop()
+        if value is _REFUSED:
+            return pointer(path)
+        if len(path) > MAX_DEPTH:
+            return None
+        if isinstance(value, list):
+            todo.extend((item, (*path, i)) for i, item in reversed([*enumerate(value)]))
+        elif isinstance(value, dict):
+            todo.extend((item, (*path, key)) for key, item in reversed(value.items()))
+    return None
+
+
+def _refused(read: Callable[[str], object]) -> Callable[[str], object]:
+    def mark(text: str) -> object:
+        try:
+            return read(text)
+        except _OutOfRange:
+            return _REFUSED
+
+    return mark
+
+
+_REFUSED = object()
 
 
 def _constant(text: str) -> float:

@@ -23,6 +23,7 @@ MAX_BEGINNING = 32_768
 DEAD_END = "no text in the grammar goes on from here"
 TOO_COMPLEX = "the grammar became too complex"
 SIMPLIFY = "simplify the grammar or bound its repetitions"
+NO_WAY_OUT = "a recursion without a way out is one cause"
 
 
 class LlgGrammar:
@@ -57,7 +58,7 @@ class LlgGrammar:
         if forcing and probe.error is None and len(probe.forced_bytes()) > MAX_BEGINNING:
             probe.error = GrammarError(
                 f"every text of the grammar begins with more than {MAX_BEGINNING:,} fixed bytes",
-                hint="a recursion without a way out is one cause",
+                hint=NO_WAY_OUT,
             )
         self.error = probe.error
         self._unused = [probe]  # as good as a copy, for whoever starts first
@@ -220,7 +221,11 @@ class LlgMatcher:
         self.error = (
             GrammarError(DEAD_END)
             if reason.startswith("NoExtension")
-            else GrammarError(f"{TOO_COMPLEX}: {reason}", hint=SIMPLIFY)
+            else GrammarError(
+                # These are tokens that it was forced to follow: without an end, as far as it got.
+                f"{TOO_COMPLEX}: {reason}",
+                hint=NO_WAY_OUT if "ff_tokens" in reason else SIMPLIFY,
+            )
         )
 
     def _fail(self, error: BaseException) -> None:

@@ -118,6 +118,18 @@ def test_what_only_looks_like_a_rule_is_none() -> None:
     assert compiled("ebnf", text) is not None
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [("ebnf", 'root ::= "a" root'), ("lark", 'start: "a" start')]
+)
+def test_a_recursion_without_a_way_out_is_told(kind: str, text: str) -> None:
+    matcher = compiled(kind, text).start()
+    for _ in range(100):
+        for token in matcher.forced():
+            matcher.accept(token)
+    assert isinstance(matcher.error, GrammarError)
+    assert "without a way out" in (matcher.error.hint or "")
+
+
 def test_a_terminal_without_end_does_not_hang() -> None:
     matcher = compiled("lark", 'start: /a+/ "ab"').start()
     for _ in range(50):

@@ -229,6 +229,14 @@ def test_hostile_json_text_is_refused(text: str, word: str) -> None:
         compiled("json_schema", text)
 
 
+@pytest.mark.parametrize("number", ["1e999", "1" + "0" * 400])
+def test_a_number_that_is_not_read_is_pointed_at(number: str) -> None:
+    text = f'{{"anyOf": [{{"minimum": 1}}, {{"minimum": {number}}}]}}'
+    with pytest.raises(GrammarError) as caught:
+        compiled("json_schema", text)
+    assert caught.value.where == "/anyOf/1/minimum"
+
+
 def test_annotations_and_unknown_names_are_let_pass() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
