@@ -19,5 +19,10 @@
 #define STOLON_BEGIN namespace stolon { namespace STOLON_ISA {
 #define STOLON_END } }
 
-// Inlined whatever the compiler's estimate says: what is computed in registers must not be passed through memory.
+// Inlined whatever the compiler's estimate says: what is computed in registers must not be passed through memory. With
+// the checks of sanitizers in it, that takes minutes to compile.
+#if defined(STOLON_SANITIZE)
+#define STOLON_ALWAYS
+#else
 #define STOLON_ALWAYS __attribute__((always_inline))
+#endif
