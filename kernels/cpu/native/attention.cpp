@@ -80,7 +80,8 @@ class Worker {
 
     // `next`: the item that this lane will do after it, or null.
     void run(const AttentionPlan::Item& item, const AttentionPlan::Item* next) {
-        next_ = next;
+        now_ = stretch_of(item);
+        ahead_.enter(now_, next ? stretch_of(*next) : Stretch());
         if (item.partial) {
             divided(item);
         } else {
@@ -103,25 +104,35 @@ class Worker {
         return rows * plan_.group;
     }
 
-    // What follows `block` of an item is to be fetched: the next block, or what the next item begins with. That is
-    // much of it if this block takes long to compute.
+    // The positions that an item reads.
+    Stretch stretch_of(const AttentionPlan::Item& item) const {
+        const AttentionPlan::Run& run = plan_.runs[plan_.members[item.first_run]];
+        const Source source = source_of(run, item.first_head, 0);
+        const int64_t end = std::min(item.end_block * kKvBlock, run.length);
+        const int64_t begin = std::clamp(low_of(run.position + item.first_row), item.first_block * kKvBlock, end);
+        return {source.k, source.v, source.stride, (item.end_head - item.first_head) * head_dim_, run.slots, begin, end};
+    }
+
+    // A block of an item is computed next, for so many stacked rows of each head. The more these are, the more there is
+    // to compute for a row of the cache, and the more can be fetched meanwhile.
     void look_ahead(const AttentionPlan::Item& item, int64_t block, int64_t stacked) {
-        const AttentionPlan::Item* to = &item;
-        int64_t blocks = 1;
-        if (++block == item.end_block) {
-            to = next_;
-            if (to == nullptr) return ahead_.clear();
-            block = to->first_block;
-            if (stacked >= kTileRows) blocks = to->end_block - block;
-        }
+        const AttentionPlan::Run& run = plan_.runs[plan_.members[item.first_run]];
         const int64_t heads = item.end_head - item.first_head;
+        const int64_t begin = std::max(block * kKvBlock, now_.begin);
+        const int64_t rows = std::min((block + 1) * kKvBlock, run.length) - begin;
         const int64_t tiles = (stacked + kMaxRows - 1) / kMaxRows;
-        const AttentionPlan::Run& run = plan_.runs[plan_.members[to->first_run]];
-        const int64_t width = (to->end_head - to->first_head) * head_dim_;
-        const int64_t most = std::max<int64_t>(kKvBlock, kAheadBytes / (width * 2 * int64_t(sizeof(bf16))));
-        const int64_t end = std::min({blocks * kKvBlock, run.length - block * kKvBlock, most});
-        const int64_t begin = std::clamp<int64_t>(low_of(run.position) - block * kKvBlock, 0, end);
-        ahead_.set(source_of(run, to->first_head, block), width, begin, end, heads * tiles * (kPositions * 3 / 4));
+        const int64_t most = kAheadBytes / (now_.width * 2 * int64_t(sizeof(bf16)));
+        const int64_t lead = stacked >= kTileRows ? most : std::min(kKvBlock, most);
+        const int64_t ticks = is_direct(stacked) ? 4 * head_dim_ * rows / kPositions : tiles * (kPositions * 3 / 4);
+        ahead_.pace(begin, rows, lead, heads * ticks);
+    }
+
+    bool is_direct(int64_t count) const {
+#if defined(STOLON_AVX512)
+        return count <= kDirectRows && head_dim_ % kDirect.features[count - 1] == 0;
+#else
+        return false;
+#endif
     }
 
     // [first, end) of the positions of a block that a row at `position` sees; empty if none.
@@ -257,11 +268,7 @@ class Worker {
     bool tile_rows(int64_t block, const Row* rows, int count, bool joined, bool whole, bool alone,
                    const Source* source) {
         const int64_t start = block * kKvBlock;
-#if defined(STOLON_AVX512)
-        const bool direct = source != nullptr && count <= kDirectRows && head_dim_ % kDirect.features[count - 1] == 0;
-#else
-        constexpr bool direct = false;
-#endif
+        const bool direct = source != nullptr && is_direct(count);
         const int tiles = direct ? 1 : (count + kMaxRows - 1) / kMaxRows;
         int first[kTileRows + 1];  // rows of the tiles
         Span seen[kTileRows], spans[kTileRows];  // of the rows, of the tiles
@@ -397,7 +404,7 @@ class Worker {
     const AttentionPlan& plan_;
     const int head_dim_;
     const int width_;  // features of a state: head_dim rounded up
-    const AttentionPlan::Item* next_ = nullptr;
+    Stretch now_;  // of the item in hand
     Ahead ahead_;
     Key* keys_;
     Value* values_;

@@ -54,46 +54,66 @@ struct Source {
     }
 };
 
-// The keys and values that are wanted next, brought near while others are computed with: a block's rows lie
-// anywhere in the cache, so hardware doesn't see them coming. Row by row: of many lines at once the processor
-// drops some.
+// Rows of the cache that are read in order: those of one run's positions, some heads of each.
+struct Stretch {
+    const bf16* k = nullptr;
+    const bf16* v = nullptr;
+    int64_t stride = 0;  // from slot to slot
+    int64_t width = 0;   // features
+    const int64_t* slots = nullptr;  // by position
+    int64_t begin = 0, end = 0;      // positions
+
+    bool operator==(const Stretch&) const = default;
+    int64_t size() const { return end - begin; }
+};
+
+// Brings keys and values near while those before them are computed with: a row lies anywhere in the cache, so hardware
+// doesn't see it coming. It goes through the stretch of an item and on into that of the next, some rows ahead of the
+// computing and as fast, because of requests that come too close together the processor drops some.
 class Ahead {
-   public:
-    // Rows [begin, end) of `source`, `width` features of each (those of all kv heads of an item), over the next
-    // `ticks` calls of `tick`.
-    void set(const Source& source, int64_t width, int64_t begin, int64_t end, int64_t ticks) {
-        const int64_t rows = std::max<int64_t>(1, end - begin);
-        source_ = source;
-        width_ = width;
-        next_ = begin;
-        end_ = end;
-        period_ = std::max<int64_t>(1, ticks / rows);
-        step_ = (rows + ticks - 1) / ticks;
-        wait_ = 1;
+public:
+    // What is computed with next, and what after it; the former may be what came after the last one.
+    void enter(const Stretch& now, const Stretch& then) {
+        next_[0] = stretch_[1] == now ? next_[1] : now.begin;
+        next_[1] = then.begin;
+        stretch_[0] = now;
+        stretch_[1] = then;
     }
-    void clear() {
-        next_ = end_ = 0;
-        wait_ = period_ = INT64_MAX;
+
+    // From `position` on, `rows` rows are computed with, which takes `ticks`: meanwhile fetch as many, and more of them
+    // if those ahead are fewer than `lead`.
+    void pace(int64_t position, int64_t rows, int64_t lead, int64_t ticks) {
+        next_[0] = std::max(next_[0], std::min(position, stretch_[0].end));
+        const int64_t ahead = next_[0] - position + next_[1] - stretch_[1].begin;
+        left_ = std::max<int64_t>(0, rows + lead - ahead);
+        period_ = left_ ? std::max<int64_t>(1, ticks / left_) : INT64_MAX;
+        wait_ = period_;
     }
 
     void tick(int n = 1) {
         if ((wait_ -= n) <= 0) fetch();
     }
 
-   private:
+private:
     __attribute__((noinline)) void fetch() {
-        wait_ += period_;
-        for (const int64_t stop = std::min(end_, next_ + step_); next_ < stop; ++next_) {
-            const int64_t at = source_.slots[next_] * source_.stride;
-            for (int64_t f = 0; f < width_; f += 64 / int64_t(sizeof(bf16))) {
-                __builtin_prefetch(source_.k + at + f, 0, 2);
-                __builtin_prefetch(source_.v + at + f, 0, 2);
+        for (; wait_ <= 0; wait_ += period_) {
+            const int which = next_[0] < stretch_[0].end ? 0 : 1;
+            const Stretch& from = stretch_[which];
+            if (left_-- <= 0 || next_[which] >= from.end) {
+                wait_ = period_ = INT64_MAX;
+                return;
+            }
+            const int64_t at = from.slots[next_[which]++] * from.stride;
+            for (int64_t f = 0; f < from.width; f += 64 / int64_t(sizeof(bf16))) {
+                __builtin_prefetch(from.k + at + f, 0, 2);
+                __builtin_prefetch(from.v + at + f, 0, 2);
             }
         }
     }
 
-    Source source_{};
-    int64_t width_ = 0, next_ = 0, end_ = 0, period_ = 1, step_ = 1, wait_ = 1;
+    Stretch stretch_[2];
+    int64_t next_[2] = {0, 0};  // positions
+    int64_t left_ = 0, period_ = INT64_MAX, wait_ = INT64_MAX;
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ void score_direct(const Query* const* q, const bf16* const* rows, const bf16* co
         for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
     }
     for (int f = 0; f < head_dim; f += 16) {
-        ahead.tick();
+        ahead.tick(4 * V);
         STOLON_UNROLL
         for (int i = 0; i < 8 * V; ++i)  // of each row, line by line
             __builtin_prefetch(next[(f / 2 * V + i) % (W * V)] + feature + f / 32 * 32);
@@ -60,7 +60,7 @@ bool value_direct(const Factor* weights, const bf16* const* rows, int64_t featur
         for (int v = 0; v < 2 * C; ++v) sum[r][v] = _mm512_setzero_ps();
     }
     for (int pair = begin; pair < end; ++pair) {
-        ahead.tick();
+        ahead.tick(C);
         const bf16 *a = rows[2 * pair] + feature, *b = rows[2 * pair + 1] + feature;
         STOLON_UNROLL
         for (int c = 0; c < C; ++c) {

@@ -82,7 +82,7 @@ void AttentionPlan::build(const StepRuns& step, const HeadShape& heads, int64_t 
     const int64_t sets = choose_head_sets(lanes);
     const double target_of_set = target * double(sets) / double(shape.num_kv_heads);
     add_long_items(target);
-    const size_t first_group = items.size();
+    const size_t first_group = long_items_ = items.size();
     add_group_items(target_of_set, sets, lanes);
     const size_t first_chain = items.size();
     add_chain_items(target_of_set, sets);
@@ -176,6 +176,26 @@ void AttentionPlan::find_groups() {
     }
     for (int64_t r : short_runs_)
         if (next_chain_[r] < runs[r].end_block) chains_.push_back({r, next_chain_[r], runs[r].end_block});
+}
+
+void AttentionPlan::list_reads(int64_t most, std::vector<int32_t>& slots) const {
+    slots.clear();
+    int64_t group_block = -1, group_slot = -1;  // a group may be divided over items
+    for (size_t i = long_items_; i < items.size(); ++i) {
+        const Item& item = items[i];
+        if (item.first_head > 0) continue;
+        const Run& run = runs[size_t(members[size_t(item.first_run)])];
+        const int64_t low = window > 0 ? std::max<int64_t>(0, run.position - window + 1) : 0;
+        const int64_t begin = std::max(low, item.first_block * kKvBlock);
+        const int64_t end = std::min(item.end_block * kKvBlock, run.length);
+        if (item.run_count > 1) {
+            if (group_block == item.first_block && group_slot == run.slots[begin]) continue;
+            group_block = item.first_block;
+            group_slot = run.slots[begin];
+        }
+        if (int64_t(slots.size()) + end - begin > most) return;
+        slots.insert(slots.end(), run.slots + begin, run.slots + end);
+    }
 }
 
 int64_t AttentionPlan::choose_head_sets(int lanes) const {

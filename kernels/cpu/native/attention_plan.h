@@ -75,6 +75,9 @@ struct AttentionPlan {
     // `step.slot_table` is read again by the kernel; the other arrays may go away.
     void build(const StepRuns& step, const HeadShape& shape, int64_t window /* 0: none */, int lanes);
 
+    // Slots of the cache that items of few rows read, in about their order, until there are `most`.
+    void list_reads(int64_t most, std::vector<int32_t>& slots) const;
+
     // Floats of one partial: maximum, sum, padding, values.
     int64_t partial_floats() const { return partial_stride; }
     // Partial of a row (row * group + head within the group) of a divided run over a block.
@@ -116,6 +119,7 @@ struct AttentionPlan {
     double block_cost(int64_t stacked_rows) const;
 
     std::unique_ptr<float[], Free> partial_memory;
+    size_t long_items_ = 0;  // the first ones
     int64_t partial_capacity = 0;
     int64_t ended_capacity = 0;
     std::vector<Item> apart_;

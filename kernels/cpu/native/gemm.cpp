@@ -179,6 +179,22 @@ Bytes bytes_of(const Weight& w, const Item& item) {
     return {begin, begin + item.tiles * w.tile_bytes};
 }
 
+// How many groups of inputs the tiles of an item go by, over all rows.
+int64_t visits_of(const Activations& x, const Weight& w, int tiles) {
+    const int64_t pieces = (x.rows + kRows - 1) / kRows, groups = std::max<int64_t>(1, x.k / kBlock);
+    return pieces * groups * (tiles / tiles_at_once(w.type, int(std::min<int64_t>(x.rows, kRows)), tiles));
+}
+
+// Parts of a row of the cache to be fetched with each group, so that this lane is through with all that are due.
+int64_t pace_of(const Lane& lane, const LinearArgs& args) {
+    if (!args.cache_rows) return 0;
+    int64_t visits = 0;
+    for (int64_t i = 0; i < args.weight_count; ++i)
+        visits += items_of(args.weights[i]) * visits_of(*args.x, args.weights[i], kColumns);
+    if (args.gate != Gate::None) visits *= 2;
+    return args.cache_rows_due * kRowParts * lane.count / visits + 1;
+}
+
 // All rows by the tiles of one item of one weight, some rows at a time, while the memory of another is asked for.
 class Product {
     const Activations* x_;
@@ -187,13 +203,10 @@ class Product {
     Fetch fetch_;
 
 public:
-    Product(const Activations* x, const Weight& w, const Item& item, Bytes next) : x_(x), w_(&w), item_(item) {
-        const int64_t pieces = (x->rows + kRows - 1) / kRows;
-        const int64_t groups = std::max<int64_t>(1, x->k / kBlock);
-        const int at_once = tiles_at_once(w.type, int(std::min<int64_t>(x->rows, kRows)), item.tiles);
-        const int64_t visits = pieces * groups * (item.tiles / at_once);
-        const int64_t lines = (next.end - next.begin + 63) / 64;
-        fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64};
+    Product(const Activations* x, const Weight& w, const Item& item, Bytes next, CacheRows* rows, int64_t pace)
+        : x_(x), w_(&w), item_(item) {
+        const int64_t visits = visits_of(*x, w, item.tiles), lines = (next.end - next.begin + 63) / 64;
+        fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64, rows, pace};
     }
 
     // Rows [row, row + rows) to out, in pieces of at most kRows, as even as they come: 8 rows are 4 and 4, not 6 and 2.
@@ -245,6 +258,7 @@ void linear(const Lane& lane, const LinearArgs& args) {
     for (int64_t i = 0; i < args.weight_count; ++i) items += items_of(args.weights[i]);
     alignas(64) float cells[kChunk * kColumns * kTile], gates[kChunk * kColumns * kTile];
     const int64_t rows = args.x->rows, chunks = (rows + kChunk - 1) / kChunk;
+    const int64_t pace = pace_of(lane, args);
     int64_t index = Lane::claim(*args.counter);
     while (index < items) {
         const int64_t next = Lane::claim(*args.counter);
@@ -267,8 +281,8 @@ void linear(const Lane& lane, const LinearArgs& args) {
         const int width = item.tiles * kTile;
         const int64_t valid = std::min<int64_t>(width, w.columns - item.tile * kTile);
         const bool gated = args.gate != Gate::None;
-        Product product(args.x, gated ? args.up[item.weight] : w, item, gated ? soon_up : soon);
-        Product gate_product(args.x, w, item, soon);
+        Product product(args.x, gated ? args.up[item.weight] : w, item, gated ? soon_up : soon, args.cache_rows, pace);
+        Product gate_product(args.x, w, item, soon, args.cache_rows, pace);
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t row = rows * chunk / chunks, count = rows * (chunk + 1) / chunks - row;
             const int64_t first = row * args.out_stride + item.column;

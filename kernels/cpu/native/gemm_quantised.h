@@ -29,15 +29,32 @@ constexpr int kCells = 4;
 constexpr bool kPipelined = false;
 #endif
 
+constexpr int64_t kRowParts = 1024;  // of a row of the cache
+
 // What a lane reads next, asked for meanwhile, `step` bytes with each group of inputs: left alone, the hardware stops
-// at every page.
+// at every page. And some of the cache, for the attention to come.
 struct Fetch {
     const uint8_t* at;
     const uint8_t* end;
     int64_t step;
+    CacheRows* rows;  // if there is a pace
+    int64_t pace;     // parts of a row with each group
 
     void some() {
+        if (pace) some_rows();
         for (const uint8_t* stop = std::min(at + step, end); at < stop; at += 64) __builtin_prefetch(at, 0, kPrefetchLevel);
+    }
+
+private:
+    void some_rows() {
+        CacheRows& from = *rows;
+        for (from.due += pace; from.due >= kRowParts && from.next < from.end; from.due -= kRowParts) {
+            const int64_t at = *from.next++ * from.row_bytes;
+            for (int64_t i = 0; i < from.row_bytes; i += 64) {
+                __builtin_prefetch(from.k + at + i, 0, kPrefetchLevel);
+                __builtin_prefetch(from.v + at + i, 0, kPrefetchLevel);
+            }
+        }
     }
 };
 

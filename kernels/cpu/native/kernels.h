@@ -98,6 +98,16 @@ struct Q8Layout {
 
 enum class Gate : int { None = 0, Silu, GeluTanh };
 
+// Rows of a layer's cache that one lane is to bring near while it computes with something else, and how far it is.
+struct CacheRows {
+    const std::byte* k;
+    const std::byte* v;
+    int64_t row_bytes;        // of keys, and of values
+    const int32_t* next;      // slots
+    const int32_t* end;
+    int64_t due;              // parts of a row that should have been fetched by now (gemm.cpp)
+};
+
 // out[row, n] = sum_k x[row, k] * w[n, k] (+ bias[n]) (+ residual[row, n]); with a gate:
 // act(x . w) * (x . up), where w and up have the same number of columns.
 // A reduction runs over k in the order of the blocks, for every number of rows.
@@ -114,6 +124,8 @@ struct LinearArgs {
     float softcap;              // 0: none; else softcap * tanh(y / softcap)
     const Weight* upcoming;     // what the next call of `linear` begins with, to be fetched early; or null
     Counter* counter;
+    CacheRows* cache_rows;      // this lane's, to be fetched meanwhile; or null
+    int64_t cache_rows_due;     // how many of them
 };
 
 // ---------------------------------------------------------------------------------------------------

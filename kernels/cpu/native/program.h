@@ -15,6 +15,7 @@
 #include "attention_plan.h"
 #include "kernels.h"
 #include "memory.h"
+#include "read_ahead.h"
 #include "rotary.h"
 #include "schedule.h"
 #include "step.h"
@@ -88,6 +89,7 @@ class Program {
         AttentionPlan plan;
     };
     std::vector<std::unique_ptr<Planned>> plans_;
+    std::unique_ptr<ReadAhead> read_ahead_;
     CheckedStep step_;
     Memory shared_, own_;
     int64_t small_steps_ = 0;  // in a row that used little of the memory

@@ -1,0 +1,200 @@
+// The stages of a program: where their operands lie, and the kernel calls.
+#include <cstring>
+
+#include "program_frame.h"
+
+namespace stolon {
+
+namespace {
+
+struct Range {
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
+};
+
+// Pointers of one lane to the regions of a step.
+struct Places {
+    const Schedule& schedule;
+    std::byte* base[4];
+    int64_t rows[4];  // that the four spaces have room for
+    int64_t first;    // row of the step that own regions begin with
+    std::span<const float* const> inputs;
+    std::span<float* const> outputs;
+
+    std::byte* bytes(int region) const {
+        const Region& r = schedule.regions[size_t(region)];
+        return base[int(r.space)] + r.at * rows[int(r.space)];
+    }
+    int64_t room(int region) const { return rows[int(schedule.regions[size_t(region)].space)]; }
+    // Place of a row of the step in a region.
+    int64_t place(int region, int64_t row) const {
+        return schedule.regions[size_t(region)].space == Space::OwnRows ? row - first : row;
+    }
+    float* row(int region, int64_t row, int64_t width) const {
+        return region < 0 ? nullptr : floats(region) + place(region, row) * width;
+    }
+    float* floats(int region) const {
+        if (region < 0) return nullptr;
+        const Region& r = schedule.regions[size_t(region)];
+        if (r.space == Space::Input) return const_cast<float*>(inputs[size_t(r.at)]);
+        if (r.space == Space::Output) return outputs[size_t(r.at)];
+        return reinterpret_cast<float*>(bytes(region));
+    }
+};
+
+Activations activations(const Places& places, const Stage& stage, Range range) {
+    Activations a{};
+    const int64_t k = stage.width;
+    a.rows = range.size();
+    a.k = k;
+    a.f32 = places.row(stage.x, range.begin, k);
+    a.f32_stride = k;
+    if (stage.half >= 0) {
+        const int64_t from = places.place(stage.half, range.begin);
+        a.half_stride = round_up(k, 32);
+        a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
+    }
+    if (stage.q8 >= 0) {
+        const Q8Layout layout(k);
+        layout.place(a, places.bytes(stage.q8) + places.place(stage.q8, range.begin) * layout.bytes);
+    }
+    return a;
+}
+
+// The output rows of the short lists: tile by tile what is wanted, through the kernel that computes whole
+// rows, so that the bits are the same. `args` are those of the whole rows.
+void short_rows(const Kernels& kernels, const Lane& alone, const Places& places, const Stage& stage, LinearArgs args,
+                const std::vector<RowTile>& tiles, Counter& counter) {
+    const Weight& whole = args.weights[0];
+    const auto part = [&](int64_t index) { return whole.from_tile(tiles[size_t(index)].tile, kTile); };
+    const int64_t count = int64_t(tiles.size());
+    int64_t index = Lane::claim(counter);
+    while (index < count) {
+        const int64_t next = Lane::claim(counter);
+        const Weight weight = part(index), following = part(std::min(next, count - 1));
+        const RowTile& at = tiles[size_t(index)];
+        const Activations x = activations(places, stage, {at.row, at.row + at.rows});
+        Counter only{0};
+        args.x = &x;
+        args.weights = &weight;
+        args.upcoming = &following;
+        args.out = places.row(stage.out, at.row, args.out_stride) + at.tile * kTile;
+        args.counter = &only;
+        kernels.linear(alone, args);
+        index = next;
+    }
+}
+
+}  // namespace
+
+static_assert(int(Space::Rows) % 2 == 0 && int(Space::OutRows) % 2 == 1 && int(Space::OwnRows) % 2 == 0 &&
+              int(Space::OwnOutRows) % 2 == 1);
+
+void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage, int64_t begin, int64_t end) const {
+    const StepView& step = *frame.step;
+    std::byte* own = frame.own + frame.own_bytes * lane.index;
+    const Places places{*frame.schedule,
+                        {frame.base[0], frame.base[1], own, own + frame.own_out_at},
+                        {step.rows, step.outputs, frame.own_rows, step.outputs},
+                        frame.schedule->blocks ? begin : 0,
+                        frame.inputs,
+                        frame.outputs};
+    // For kernels whose rows are divided here, one lane is all there is.
+    const Lane alone{0, 1, lane.team, lane.scratch, lane.scratch_bytes};
+    Range range{begin, end};
+    if (stage.split == Split::Rows) range = {end * lane.index / lane.count, end * (lane.index + 1) / lane.count};
+    if (range.size() == 0) return;
+
+    static const Op none{};
+    const Op& op = stage.op >= 0 ? ops_[size_t(stage.op)] : none;
+    switch (stage.kind) {
+        case StageKind::Embed: {
+            const Weight& table = op.weights[0];
+            kernels_.embed(alone, {&table, step.input_ids + range.begin, range.size(), op.scale,
+                                   places.row(stage.out, range.begin, table.k)});
+            break;
+        }
+        case StageKind::Norm: {
+            const int64_t width = stage.width;
+            kernels_.norm(alone, {op.gather ? places.floats(stage.x) : places.row(stage.x, range.begin, width), width,
+                                  op.gather ? step.output_rows + range.begin : nullptr, range.size(), width, op.factor,
+                                  op.eps, places.row(stage.y, range.begin, width),
+                                  places.row(stage.out, range.begin, width), width});
+            break;
+        }
+        case StageKind::Take: {
+            const float* x = places.floats(stage.x);
+            float* out = places.floats(stage.out);
+            for (int64_t row = range.begin; row < range.end; ++row) {
+                std::memcpy(out + row * stage.width, x + step.output_rows[row] * stage.width, size_t(stage.width) * 4);
+            }
+            break;
+        }
+        case StageKind::Copy: {
+            const int64_t from = range.begin * stage.width;
+            std::memcpy(places.floats(stage.out) + from, places.floats(stage.x) + from,
+                        size_t(range.size() * stage.width) * 4);
+            break;
+        }
+        case StageKind::Add: {
+            kernels_.add(alone, {places.row(stage.x, range.begin, stage.width), places.row(stage.y, range.begin, stage.width),
+                                 places.row(stage.out, range.begin, stage.width), range.size() * stage.width});
+            break;
+        }
+        case StageKind::Prepare: {
+            Activations a = activations(places, stage, range);
+            kernels_.prepare(alone, {&a, stage.type});
+            break;
+        }
+        case StageKind::Linear: {
+            Activations whole = activations(places, stage, range);
+            LinearArgs args{};
+            args.x = &whole;
+            args.weights = op.weights.data();
+            args.weight_count = int64_t(op.weights.size());
+            args.up = op.up.data();
+            args.gate = op.gate;
+            args.bias = op.bias;
+            args.out_stride = buffers_[size_t(op.out)].width;
+            args.residual = places.row(stage.y, range.begin, args.out_stride);
+            args.out = places.row(stage.out, range.begin, args.out_stride);
+            args.softcap = op.softcap;
+            args.upcoming = op.upcoming;
+            const double part = stage.split == Split::Blocks ? double(range.size() * lane.count) / double(step.rows) : 1.0;
+            read_ahead_->attach(args, lane.index, stage.op, part);
+            if (stage.split == Split::Blocks) {
+                Counter counter{0};
+                args.counter = &counter;
+                kernels_.linear(alone, args);
+                break;
+            }
+            args.counter = &counter_[size_t(op.counter)].value;
+            if (op.short_counter >= 0 && step.lists) {
+                short_rows(kernels_, alone, places, stage, args, step_.tiles(), counter_[size_t(op.short_counter)].value);
+                whole.rows -= step.lists;
+                if (!whole.rows) break;
+            }
+            kernels_.linear(lane, args);
+            break;
+        }
+        case StageKind::Rotate: {
+            const AttendOp& at = op.attend;
+            bf16* queries = reinterpret_cast<bf16*>(places.bytes(stage.queries));
+            queries += places.place(stage.queries, begin) * at.shape.num_heads * at.shape.head_dim;
+            kernels_.rotate(stage.split == Split::Blocks ? alone : lane,
+                            {at.shape, range.size(), places.row(stage.x, begin, stage.width), at.head_norm, at.eps, at.cos,
+                             at.sin, step.positions + begin, step.write_slots + begin, at.scale, queries, at.k, at.v});
+            break;
+        }
+        case StageKind::Attention: {
+            const AttendOp& at = op.attend;
+            kernels_.attention(lane, {at.shape, &plans_[size_t(at.plan)]->plan,
+                                      reinterpret_cast<const bf16*>(places.bytes(stage.queries)), at.k, at.v,
+                                      at.softcap, places.floats(stage.out), &counter_[size_t(op.counter)].value});
+            read_ahead_->attended(lane.index, ops_, stage.op);
+            break;
+        }
+    }
+}
+
+}  // namespace stolon
