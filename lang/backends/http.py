@@ -12,6 +12,7 @@ How a backend uses it, always on the runtime loop (`stolon.lang.runtime_loop`)::
 * `json` and `stream` retry by themselves, with backoff and jitter, only while nothing of the answer has
   been handed out: connections refused or lost, 429, 502, 503, 504 (``Retry-After``, ``retry-after-ms`` and
   ``x-should-retry`` are heard). An answer that is late is not asked for again. Cancelling a task ends a wait.
+  A server that never answered this client, and can't be reached, is given `FIRST_CONTACT` seconds.
 * Everything else arrives as a StolonError: `BackendUnavailable` (can't be reached, lost, late),
   `Overloaded` (429), `AccessDenied` (401, 403), `InvalidRequest` (400, 413, 422 …, the server's own words),
   `BackendError` (the rest, and answers that are too large or no JSON). `http_errors.refusal` makes them;
@@ -26,6 +27,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -40,6 +42,10 @@ from stolon.lang.backends.http_options import checked_address, is_loopback, trus
 
 MAX_ANSWER_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
+
+FIRST_CONTACT = 1.0
+"""Seconds from the first attempt on in which a server that has never answered is tried again: it may be just
+starting, but a wrong address should soon be told."""
 
 _RETRIED = frozenset({429, 502, 503, 504})
 
@@ -96,6 +102,8 @@ class HTTPClient:
         self.options = options or HTTPOptions()
         self._loopback = is_loopback(checked_address(self.server))
         self._connections: Connections | None = None
+        self._reached = False
+        self._first_attempt: float | None = None
 
     async def json(
         self,
@@ -171,6 +179,9 @@ class HTTPClient:
     ) -> httpx.Response:
         """The first answer that is not to be retried. Raises what the last attempt ended with."""
         attempt = 0
+        if self._first_attempt is None:
+            self._first_attempt = monotonic()
+        contact_ends = self._first_attempt + FIRST_CONTACT
         while True:
             asked: float | None = None
             failure: StolonError
@@ -179,11 +190,13 @@ class HTTPClient:
                     self._request(client, method, path, body, attempt), stream=True
                 )
             except httpx.HTTPError as error:
-                failure = unreachable(self.server, error)
+                failure = unreachable(self.server, error, ever=self._reached)
                 again = not isinstance(error, httpx.TimeoutException) or isinstance(
                     error, httpx.ConnectTimeout
                 )
+                again = again and (self._reached or monotonic() < contact_ends)
             else:
+                self._reached = True
                 if 200 <= response.status_code < 300 and _is_plain(response):
                     return response
                 failure = await self._refusal(response)
