@@ -117,12 +117,16 @@ class Batch:
         return bool(self._ended)
 
     def take(self, entry: Item) -> None:
-        """An item has been posted."""
+        """An item has been posted.
+
+        It leaves `running` last: after a Ctrl-C in the middle it is taken again.
+        """
         self._places.observe(len(self.running), entry.run)
+        if not entry.unfinished:
+            self._end(entry.index, entry.outcome)
         del self.running[entry.index]
         if entry.unfinished:
             return
-        self._end(entry.index, entry.outcome)
         self._bar.finished(entry.run, failed=isinstance(entry.outcome, BaseException))
         if entry.fault is not None:
             raise entry.fault

@@ -100,13 +100,17 @@ class BlockingBatch:
         for entry in batch.running.values():
             runtime_loop().call(entry.stop)
         deadline = time.monotonic() + _GRACE
-        while batch.running:
+        while True:
+            # Not as they come from the queue: Ctrl-C may have come after one was pulled.
+            for entry in [entry for entry in batch.running.values() if entry.posted]:
+                with suppress(OSError):  # of the checkpoint; what ended the batch is told already
+                    batch.take(entry)
+            if not batch.running:
+                return
             try:
-                entry = self._posted.get(timeout=max(0.0, deadline - time.monotonic()))
+                self._posted.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
                 return
-            with suppress(OSError):  # of the checkpoint; what ended the batch is told already
-                batch.take(entry)
 
 
 class AsyncBatch:
