@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from operator import index
 from typing import Any, NoReturn, SupportsIndex, get_args
 
@@ -263,13 +264,10 @@ def _wrong_type(name: str, value: Any, wanted: str) -> NoReturn:
 
 
 def _sequence(name: str, value: Any, kind: type, wanted: str) -> tuple[Any, ...]:
-    if isinstance(value, kind):
-        return (value,)
-    if not isinstance(value, list | tuple | set | frozenset) or not all(
-        isinstance(item, kind) for item in value
-    ):
+    items = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    if any(isinstance(item, bool) or not isinstance(item, kind) for item in items):
         _wrong_type(name, value, wanted)
-    return tuple(value)
+    return tuple(items)
 
 
 def _template(value: Any) -> Any:
@@ -284,10 +282,14 @@ def _template(value: Any) -> Any:
 
 def _bias(value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping):
-        _wrong_type("logit_bias", value, "a mapping of token id to bias")
-    try:
-        return {int(token): float(bias) for token, bias in value.items()}
-    except (TypeError, ValueError):
-        raise InvalidRequest(
-            "logit_bias must map token ids to numbers", param="logit_bias"
-        ) from None
+        _wrong_type("logit_bias", value, "a mapping of token ids to numbers")
+    bias = {}
+    for token, number in value.items():
+        if isinstance(token, str) and token.isascii() and token.isdigit():
+            token = int(token)  # as JSON spells it
+        if isinstance(token, bool) or not isinstance(token, SupportsIndex):
+            _wrong_type("logit_bias", value, "a mapping of token ids to numbers")
+        if isinstance(number, bool) or not isinstance(number, Real):
+            _wrong_type("logit_bias", value, "a mapping of token ids to numbers")
+        bias[index(token)] = float(number)
+    return bias

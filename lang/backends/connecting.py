@@ -59,10 +59,15 @@ def connect(
     address or a dialect that is none.
     """
     # An HTTP client takes a tenth of a second to import: not for programs on the embedded engine.
+    from stolon.lang.backends.dialects import dialect as named_dialect
     from stolon.lang.backends.dialects_detect import known_host
     from stolon.lang.backends.http import HTTPOptions, Retries
+    from stolon.lang.backends.http_options import checked_address
 
     refuse_on_loop("connect()")
+    checked_address(url)
+    if dialect not in ("auto", "stolon"):
+        named_dialect(dialect)
     ours = HTTPOptions(
         api_key=api_key,
         headers=dict(headers or {}),

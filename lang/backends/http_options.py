@@ -13,6 +13,13 @@ import httpx
 from stolon.errors import InvalidRequest
 
 
+def _check(name: str, value: object, kind: type | tuple[type, ...], *, least: int) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, kind) or not number or not value >= least:
+        what = "a whole number" if kind is int else "a number of seconds"
+        raise InvalidRequest(f"{name} must be {what}, {least} or more, not {value!r}", param=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """How often, and after which waits, a request is sent again. Times in seconds.
@@ -28,6 +35,9 @@ class Retries:
     count: int = 4
     first_wait: float = 0.25
     longest_wait: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check("retries", self.count, int, least=0)
 
     def wait(self, attempt: int, asked: float | None) -> float | None:
         """Seconds before attempt `attempt` + 1 (the first is 0), None if there is none."""
@@ -60,11 +70,23 @@ class HTTPOptions:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
 
+    def __post_init__(self) -> None:
+        _check("max_connections", self.max_connections, int, least=1)
+        _check("connect_timeout", self.connect_timeout, (int, float), least=0)
+        if self.read_timeout is not None:
+            _check("read_timeout", self.read_timeout, (int, float), least=0)
+        if self.api_key is not None and not isinstance(self.api_key, str):
+            raise InvalidRequest("api_key must be a string", param="api_key")
+        if not all(isinstance(word, str) for pair in self.headers.items() for word in pair):
+            raise InvalidRequest("headers must map strings to strings", param="headers")
+
 
 def checked_address(url: str) -> httpx.URL:
+    if not isinstance(url, str):
+        raise InvalidRequest(f"{url!r} is not an address: it is no string", param="base_url")
     try:
         parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError, ValueError) as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise InvalidRequest(f"{url!r} is not an address: {error}", param="base_url") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise InvalidRequest(
