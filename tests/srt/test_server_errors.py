@@ -475,6 +475,7 @@ def test_metrics_count_tokens_times_and_statuses():
     app = app_for(client)
     client.counts.running, client.counts.waiting = 3, 4
     client.counts.kv_used = 500
+    client.counts.short_heads, client.counts.skipped_heads = 30, 40
     client.counts.prompt_tokens, client.counts.sampled_tokens = 10, 20
     ask(app, "POST", CHAT, json={"messages": HI, "stream": True})
     ask(app, "POST", CHAT, json={"messages": HI})
@@ -487,6 +488,8 @@ def test_metrics_count_tokens_times_and_statuses():
         "stolon_kv_cache_usage_perc 0.5",
         "stolon_prompt_tokens_total 10.0",
         "stolon_generation_tokens_total 20.0",
+        "stolon_short_head_rows_total 30.0",
+        "stolon_skipped_head_rows_total 40.0",
         "stolon_time_to_first_token_seconds_count 2.0",
         "stolon_inter_token_latency_seconds_count 6.0",
         "stolon_e2e_request_latency_seconds_count 2.0",
