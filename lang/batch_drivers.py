@@ -44,7 +44,7 @@ class BlockingBatch:
                 batch.take(self._posted.get())
         except KeyboardInterrupt:
             self._stop(batch)
-            raise BatchInterrupted(batch.partial()) from None
+            raise BatchInterrupted(batch.partial(), self._options.checkpoint) from None
         except BaseException as error:
             self._stop(batch)
             attach(error, batch.partial())
@@ -222,6 +222,7 @@ class AsyncBatch:
             await self._change()
         while self._posted:
             batch.take(self._posted.popleft())
+        self._changed.set()  # there is room again, and the feeder may have looked before
         return True
 
     async def _change(self) -> None:
