@@ -253,7 +253,10 @@ class DrainingServer(uvicorn.Server):
     async def _enforce(self) -> None:
         """End what the drain leaves over."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._context.limits.drain_timeout
+        seconds = self._context.limits.drain_timeout
+        if self._context.dispatcher.in_flight:
+            log.warning("stopping; requests that run get %g s (Ctrl-C again ends them)", seconds)
+        end = loop.time() + seconds
         while loop.time() < end and not self._hurry.is_set():
             await asyncio.sleep(0.05)
         dispatcher = self._context.dispatcher
