@@ -7,13 +7,14 @@ import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
 from stolon.errors import InvalidRequest
 
 
-def _check(name: str, value: object, kind: type | tuple[type, ...], *, least: int) -> None:
+def _check(name: str, value: Any, kind: type | tuple[type, ...], *, least: int) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not isinstance(value, kind) or not number or not value >= least:
         what = "a whole number" if kind is int else "a number of seconds"
