@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stolon.errors import InvalidRequest
-from stolon.lang import trace_export, trace_html, trace_text
+from stolon.lang import trace_export, trace_html, trace_otel, trace_text
 from stolon.lang.calls import BranchPath, Call, CallKind
 from stolon.lang.run import ProgramRun
 from stolon.srt.protocol import Gen, GenResult, Usage
@@ -221,7 +221,7 @@ class Trace:
         The run is a span, each fork's branch and each finished call one inside it, with ``gen_ai``
         attributes. Texts are not in it.
         """
-        return trace_export.otel_spans(self)
+        return trace_otel.otel_spans(self)
 
     def save(
         self,

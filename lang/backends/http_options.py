@@ -14,9 +14,8 @@ import httpx
 from stolon.errors import InvalidRequest
 
 
-def _check(name: str, value: Any, kind: type | tuple[type, ...], *, least: int) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not isinstance(value, kind) or not number or not value >= least:
+def _check(name: str, value: Any, kind: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
         what = "a whole number" if kind is int else "a number of seconds"
         raise InvalidRequest(f"{name} must be {what}, {least} or more, not {value!r}", param=name)
 
