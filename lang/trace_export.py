@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from stolon.lang.trace_text import branch_label, call_label
 
 if TYPE_CHECKING:
+    from stolon.lang.call_trace import CallTrace
     from stolon.lang.calls import BranchPath
-    from stolon.lang.trace import CallTrace, Trace
+    from stolon.lang.trace import Trace
 
 VERSION = 1
 

@@ -10,8 +10,9 @@ from stolon.lang.trace_export import branches
 from stolon.lang.trace_text import branch_label, printable
 
 if TYPE_CHECKING:
+    from stolon.lang.call_trace import CallTrace
     from stolon.lang.calls import BranchPath
-    from stolon.lang.trace import CallTrace, Trace
+    from stolon.lang.trace import Trace
 
 # opentelemetry.proto.trace.v1.Span.SpanKind and Status.StatusCode
 _INTERNAL, _CLIENT = 1, 3
