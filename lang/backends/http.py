@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Any
 
@@ -54,7 +54,9 @@ class Answer:
     """An answer with status 200 to 299 whose body has not been read."""
 
     def __init__(self, response: httpx.Response, server: str) -> None:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
         self._response = response
+        self._stream = response.stream
         self._server = server
 
     @property
@@ -64,7 +66,8 @@ class Answer:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises BackendUnavailable if it breaks off or nothing comes in time."""
         try:
-            async for chunk in self._response.aiter_raw():
+            # Not `aiter_raw`, which closes at the end: see `HTTPClient.stream`.
+            async for chunk in self._stream:
                 yield chunk
         except httpx.HTTPError as error:
             raise unreachable(self._server, error, begun=True) from None
@@ -134,7 +137,9 @@ class HTTPClient:
             try:
                 yield Answer(response, self.server)
             finally:
-                await response.aclose()
+                # To its end, also if the task is cancelled meanwhile: a connection that is closed by half
+                # is never free again, and the next request would wait for it.
+                await _completed(response.aclose())
 
     async def aclose(self) -> None:
         """Close the connections. The client can be used again."""
@@ -233,15 +238,25 @@ class HTTPClient:
             return BackendError(f"{self.server} compresses answers although asked not to")
         body = bytearray()
         try:
-            async for chunk in response.aiter_raw():
+            async for chunk in Answer(response, self.server).chunks():
                 body += chunk
                 if len(body) > MAX_ERROR_BYTES:
                     break
-        except httpx.HTTPError:
+        except BackendError:
             pass  # the status says enough
         finally:
-            await response.aclose()
+            await _completed(response.aclose())
         return self._explain(response.status_code, bytes(body), server=self.server)
+
+
+async def _completed(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that cancelling does not interrupt; it is heard afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 def encoded(body: object) -> bytes:
