@@ -6,6 +6,7 @@ twice. Knows the runtime only through its messages and its `EngineClient`.
 
 from stolon.lang.backend import default_backend, flush_cache, get_server_info, set_default_backend
 from stolon.lang.batch import BatchInterrupted
+from stolon.lang.call_trace import CallTrace, Prices, TokenCounts
 from stolon.lang.chat_template import (
     ChatTemplate,
     ChatTemplateStyle,
@@ -59,7 +60,7 @@ from stolon.lang.tools import (
     tool_prompt,
     use_tools,
 )
-from stolon.lang.trace import CallTrace, Prices, TokenCounts, Trace
+from stolon.lang.trace import Trace
 
 __all__ = [
     "BatchInterrupted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from stolon.errors import StolonError
@@ -17,16 +18,19 @@ from stolon.lang.progress import Progress
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during `run_batch`.
+    """Ctrl-C during `run_batch`. `checkpoint` is the file that has what is finished, if there is one.
 
     Attributes:
         results: per item the finished state, the exception it ended with, or None if it never
             finished.
     """
 
-    def __init__(self, results: list[Outcome | None]) -> None:
+    def __init__(self, results: list[Outcome | None], checkpoint: Path | None = None) -> None:
         done = sum(not isinstance(result, BaseException | None) for result in results)
-        super().__init__(f"interrupted; {done} of {len(results)} items are finished, see .results")
+        text = f"interrupted; {done} of {len(results)} items are finished, see .results"
+        if checkpoint is not None:
+            text += f"; the same call goes on from {checkpoint}"
+        super().__init__(text)
         self.results = results
 
 
@@ -117,12 +121,16 @@ class Batch:
         return bool(self._ended)
 
     def take(self, entry: Item) -> None:
-        """An item has been posted."""
+        """An item has been posted.
+
+        It leaves `running` last: after a Ctrl-C in the middle it is taken again.
+        """
         self._places.observe(len(self.running), entry.run)
+        if not entry.unfinished:
+            self._end(entry.index, entry.outcome)
         del self.running[entry.index]
         if entry.unfinished:
             return
-        self._end(entry.index, entry.outcome)
         self._bar.finished(entry.run, failed=isinstance(entry.outcome, BaseException))
         if entry.fault is not None:
             raise entry.fault

@@ -44,7 +44,7 @@ class BlockingBatch:
                 batch.take(self._posted.get())
         except KeyboardInterrupt:
             self._stop(batch)
-            raise BatchInterrupted(batch.partial()) from None
+            raise BatchInterrupted(batch.partial(), self._options.checkpoint) from None
         except BaseException as error:
             self._stop(batch)
             attach(error, batch.partial())
@@ -100,13 +100,17 @@ class BlockingBatch:
         for entry in batch.running.values():
             runtime_loop().call(entry.stop)
         deadline = time.monotonic() + _GRACE
-        while batch.running:
+        while True:
+            # Not as they come from the queue: Ctrl-C may have come after one was pulled.
+            for entry in [entry for entry in batch.running.values() if entry.posted]:
+                with suppress(OSError):  # of the checkpoint; what ended the batch is told already
+                    batch.take(entry)
+            if not batch.running:
+                return
             try:
-                entry = self._posted.get(timeout=max(0.0, deadline - time.monotonic()))
+                self._posted.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
                 return
-            with suppress(OSError):  # of the checkpoint; what ended the batch is told already
-                batch.take(entry)
 
 
 class AsyncBatch:
@@ -218,6 +222,7 @@ class AsyncBatch:
             await self._change()
         while self._posted:
             batch.take(self._posted.popleft())
+        self._changed.set()  # there is room again, and the feeder may have looked before
         return True
 
     async def _change(self) -> None:

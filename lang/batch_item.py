@@ -26,6 +26,7 @@ class Item:
 
     Attributes:
         outcome: set before it is posted.
+        posted: it has ended, and is in the checkpoint if there is one.
         fault: why the outcome could not be written to the checkpoint.
     """
 
@@ -42,6 +43,7 @@ class Item:
         self.index = index
         self.outcome: ProgramState | BaseException = asyncio.CancelledError()
         self.fault: OSError | None = None
+        self.posted = False
         self._prepare = prepare
         self._job: Invocation | None = prepare()
         self._in_thread = False
@@ -51,6 +53,7 @@ class Item:
         self._digest = digest
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._saving = False
 
     @property
     def run(self) -> ProgramRun | None:
@@ -66,8 +69,14 @@ class Item:
         except BaseException as error:
             self.outcome = error
         if self._checkpoint is not None and not self.unfinished:
+            self._saving = True
             await self._save(self._checkpoint)
-        self._post(self)
+        self._end()
+
+    def _end(self) -> None:
+        if not self.posted:
+            self.posted = True
+            self._post(self)
 
     @property
     def unfinished(self) -> bool:
@@ -104,14 +113,19 @@ class Item:
             # In a thread: a disk may be slow, and the loop has requests to serve.
             await asyncio.to_thread(checkpoint.append, self.index, self._digest, self.outcome)
         except asyncio.CancelledError:
-            return  # the thread writes it all the same
+            return  # the loop ends; the thread writes it all the same
         except OSError as error:
             self.fault = error
 
     def stop(self) -> None:
-        """End it, on its loop: requests are aborted, what is waited for raises."""
+        """End it, on its loop: requests are aborted, what is waited for raises.
+
+        What is being written is written: it was not posted, and nothing of it may be lost.
+        """
         self._stopped = True
         if self._in_thread and self._job is not None:
             self._job.abort()
-        elif self._task is not None:
+        elif self._task is None:  # it has not begun, and after Ctrl-C may never
+            self._end()
+        elif not self._saving:
             self._task.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stolon.errors import InvalidRequest
-from stolon.lang.options import checked_flag
+from stolon.lang.option_checks import checked_flag
 
 # Longest pause before a failed item is tried again, in seconds.
 _LONGEST_PAUSE = 60.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, get_args
 
 from stolon.errors import InvalidRequest
@@ -17,6 +17,12 @@ Choices = Iterable[str | tuple[str, Any]]
 token_length_normalized: SelectMethod = "token_length_normalized"
 greedy_token_selection: SelectMethod = "greedy_token_selection"
 unconditional_likelihood_normalized: SelectMethod = "unconditional_likelihood_normalized"
+
+
+_HINTS = {
+    dict: "the texts with their values are list(choices.items())",
+    set: "a set has no order; sort it",
+}
 
 
 def selection(
@@ -34,9 +40,11 @@ def selection(
             f"{key} contradicts choices: a selection scores every choice and samples no tokens",
             param=key,
         )
-    if isinstance(choices, str) or not isinstance(choices, Iterable):
+    if isinstance(choices, str | bytes | Mapping | Set) or not isinstance(choices, Iterable):
         raise InvalidRequest(
-            "choices must be a list of strings, or of pairs (text, value)", param="choices"
+            f"choices must be a list of strings, or of pairs (text, value), not {choices!r}",
+            param="choices",
+            hint=_HINTS.get(type(choices)),
         )
     texts, decode = choice_values(choices)
     if not 1 <= len(texts) <= MAX_CHOICES:

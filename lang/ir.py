@@ -131,9 +131,9 @@ class RoleEnd(Expr):
 def as_expr(value: Any) -> Expr:
     """What a program appends, as an expression: strings, expressions, lists, else ``str()``.
 
-    Raises InvalidRequest for what is no text: None, programs and their states, what must be awaited
-    or iterated, and objects whose only text is their address. A class of the language that can't be
-    appended says in ``_append_hint`` what to do instead.
+    Raises InvalidRequest for what is no text: None, bytes, sets (they have no order), programs and their
+    states, what must be awaited or iterated, and objects whose only text is their address. A class of the
+    language that can't be appended says in ``_append_hint`` what to do instead.
     """
     if isinstance(value, str):
         return TextExpr(value)
@@ -164,6 +164,10 @@ def _no_text(value: Any) -> str | None:
         return "await it first; inside an async program another one is: await name(s, ...)"
     if callable(value):
         return "call another program with the state as its first argument: name(s, ...)"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "decode it: its own text would be its spelling in Python, b'...'"
+    if isinstance(value, set | frozenset):
+        return "sort it, or make it a list: a set has no order"
     if isinstance(value, Iterator) or inspect.isasyncgen(value):
         return "append its values one by one, or as a list"
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from operator import index
-from typing import Any, NoReturn, SupportsIndex, get_args
+from typing import Any, get_args
 
 from stolon.errors import InvalidRequest
+from stolon.lang.option_checks import (
+    checked_bias,
+    checked_flag,
+    checked_template,
+    require,
+    sequence_of,
+    wrong_type,
+)
 from stolon.srt.client import EngineClient
 from stolon.srt.protocol import (
     MAX_SAMPLES,
@@ -112,28 +119,28 @@ class SamplingOptions:
         values = {name: value for name, value in given.items() if value is not None}
         for name in _INTEGERS:
             if name in values:
-                _require(name, values[name], int, "an integer")
+                require(name, values[name], int, "an integer")
         for name in _NUMBERS:
             if name in values:
-                _require(name, values[name], (int, float), "a number")
+                require(name, values[name], (int, float), "a number")
                 values[name] = float(values[name])
         for name in _FLAGS:
             if name in values:
                 checked_flag(name, values[name])
         for name, words in _WORDS.items():
             if name in values and values[name] not in words:
-                _wrong_type(name, values[name], f"one of {', '.join(words)}")
+                wrong_type(name, values[name], f"one of {', '.join(words)}")
         for name in ("stop", "stop_regex"):
             if name in values:
-                values[name] = _sequence(name, values[name], str, "a string or a list of strings")
+                values[name] = sequence_of(name, values[name], str, "a string or a list of strings")
         if "stop_token_ids" in values:
-            values["stop_token_ids"] = _sequence(
+            values["stop_token_ids"] = sequence_of(
                 "stop_token_ids", values["stop_token_ids"], int, "a token id or a list of them"
             )
         if "logit_bias" in values:
-            values["logit_bias"] = _bias(values["logit_bias"])
+            values["logit_bias"] = checked_bias(values["logit_bias"])
         if "chat_template" in values:
-            values["chat_template"] = _template(values["chat_template"])
+            values["chat_template"] = checked_template(values["chat_template"])
         if values.get("top_k") == -1:
             values["top_k"] = 0
         if not 1 <= values.get("n", 1) <= MAX_SAMPLES:
@@ -227,67 +234,8 @@ OPTION_NAMES = tuple(field.name for field in fields(SamplingOptions))
 RUN_DEFAULTS = SamplingOptions(max_tokens=128, temperature=1.0, n=1)
 
 
-def checked_flag(name: str, value: Any) -> bool:
-    """The argument `name` of a run, which must be a bool."""
-    if not isinstance(value, bool):
-        _wrong_type(name, value, "True or False")
-    return value
-
-
-def checked_seed(seed: Any) -> int | None:
-    """The argument `seed` of a run: a whole number, as of NumPy too, or None to draw one."""
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not isinstance(seed, SupportsIndex):
-        _wrong_type("seed", seed, "an integer")
-    number = index(seed)
-    if not 0 <= number < 2**63:
-        raise InvalidRequest(f"seed must be between 0 and 2**63 - 1, not {number}", param="seed")
-    return number
-
-
 def run_defaults() -> SamplingOptions:
     """`RUN_DEFAULTS` with what `global_config` says."""
     from stolon.lang.config import global_config
 
     return replace(RUN_DEFAULTS, skip_special_tokens=global_config.skip_special_tokens_in_output)
-
-
-def _require(name: str, value: Any, kind: type | tuple[type, ...], wanted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, kind):
-        _wrong_type(name, value, wanted)
-
-
-def _wrong_type(name: str, value: Any, wanted: str) -> NoReturn:
-    raise InvalidRequest(f"{name} must be {wanted}, not {value!r}", param=name)
-
-
-def _sequence(name: str, value: Any, kind: type, wanted: str) -> tuple[Any, ...]:
-    if isinstance(value, kind):
-        return (value,)
-    if not isinstance(value, list | tuple | set | frozenset) or not all(
-        isinstance(item, kind) for item in value
-    ):
-        _wrong_type(name, value, wanted)
-    return tuple(value)
-
-
-def _template(value: Any) -> Any:
-    from stolon.lang.chat_template import get_chat_template
-
-    if isinstance(value, str):
-        return get_chat_template(value)
-    if not hasattr(value, "role_affixes"):
-        _wrong_type("chat_template", value, "a ChatTemplate, or the name of a registered one")
-    return value
-
-
-def _bias(value: Any) -> dict[int, float]:
-    if not isinstance(value, Mapping):
-        _wrong_type("logit_bias", value, "a mapping of token id to bias")
-    try:
-        return {int(token): float(bias) for token, bias in value.items()}
-    except (TypeError, ValueError):
-        raise InvalidRequest(
-            "logit_bias must map token ids to numbers", param="logit_bias"
-        ) from None

@@ -13,6 +13,7 @@ from stolon.lang.ir import Expr, ExprList, GenExpr, ReasoningExpr, SelectExpr, a
 from stolon.lang.options import SamplingOptions
 from stolon.lang.reasoning import family_of
 from stolon.lang.typed import data_type, schema_type
+from stolon.lang.variables import check_name
 from stolon.srt.protocol import GrammarKind, GrammarSpec, JumpForward, SelectMethod, Speculation
 
 
@@ -95,7 +96,8 @@ def gen(
         raise InvalidRequest(
             f"gen() takes one constraint, not both {kinds[0]} and {kinds[1]}", param=kinds[1]
         )
-    _check_name(name)
+    if name is not None:
+        check_name(name)
     options = SamplingOptions.of(
         {
             "max_tokens": max_tokens,
@@ -189,7 +191,8 @@ def select(
             the whole choice), ``greedy_token_selection`` or ``unconditional_likelihood_normalized``; see
             `protocol.Select`.
     """
-    _check_name(name)
+    if name is not None:
+        check_name(name)
     if choices is None:
         raise InvalidRequest("select() needs choices", param="choices")
     options = SamplingOptions.of({"temperature": temperature})
@@ -238,11 +241,6 @@ def _grammar(**texts: str | None) -> GrammarSpec | None:
             raise InvalidRequest(f"{key} must be a non-empty string, not {text!r}", param=key)
         return GrammarSpec(kind=kinds[key], text=text)
     return None
-
-
-def _check_name(name: str | None) -> None:
-    if name is not None and (not isinstance(name, str) or not name):
-        raise InvalidRequest(f"name must be a non-empty string, not {name!r}", param="name")
 
 
 _CONSTRAINTS = frozenset(

@@ -13,7 +13,8 @@ from stolon.lang.body import Body
 from stolon.lang.compiled import CachedPrefix, CompiledFunction, cache_prefix
 from stolon.lang.invocation import RUN_ARGUMENTS, Invocation
 from stolon.lang.location import located, program_line
-from stolon.lang.options import SamplingOptions, checked_flag, checked_seed
+from stolon.lang.option_checks import checked_flag, checked_seed
+from stolon.lang.options import SamplingOptions
 from stolon.lang.plan import Plan
 from stolon.lang.planning import plan_program
 from stolon.lang.state import ProgramState

@@ -12,6 +12,7 @@ from stolon.lang.group import ForkGroup
 from stolon.lang.ir import Role, RoleBegin, RoleEnd, as_expr
 from stolon.lang.location import located, program_line
 from stolon.lang.read_state import ReadState
+from stolon.lang.variables import check_name
 
 
 class ProgramState(ReadState):
@@ -64,6 +65,7 @@ class ProgramState(ReadState):
     @contextmanager
     def var_scope(self, name: str) -> Iterator[None]:
         """The variable becomes all text appended inside the ``with``, and is readable after it."""
+        check_name(name)
         scope = self._branch.open_scope(name)
         try:
             yield
@@ -75,6 +77,7 @@ class ProgramState(ReadState):
 
     def set_var(self, name: str, value: Any) -> None:
         """Set a variable without appending text."""
+        check_name(name)
         with self._branch.run.lock:
             self._branch.variables[name] = value
         self._branch.run.changed.notify()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from stolon.lang.trace_text import Row, duration, printable, rows, summary
 
 if TYPE_CHECKING:
-    from stolon.lang.trace import CallTrace, Trace
+    from stolon.lang.call_trace import CallTrace
+    from stolon.lang.trace import Trace
 
 # A page with more would be slow to draw and nothing to read.
 MAX_ROWS = 500

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stolon.lang.call_trace import CallTrace
     from stolon.lang.calls import BranchPath
-    from stolon.lang.trace import CallTrace, Trace
+    from stolon.lang.trace import Trace
 
 # Columns are left out, the first of these first, until so much is left for the names.
 _DISPENSABLE = ("drafts", "cost", "forced", "computed", "cached", "time", "finish")

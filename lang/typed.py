@@ -75,6 +75,8 @@ def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
             raise InvalidRequest(f"{param} is not valid JSON: {error}", param=param) from None
     if isinstance(schema, dict | bool):
         return _grammar(schema, param), Decoder("JSON", json.loads)
+    if isinstance(schema, bytes | bytearray):
+        raise InvalidRequest(f"{param} is bytes, not text", param=param, hint="decode it")
     try:
         hash(schema)
     except TypeError:

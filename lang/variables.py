@@ -33,6 +33,16 @@ class OpenScope:
     start: int
 
 
+def check_name(name: object) -> None:
+    """Raise InvalidRequest for what is no name of a variable."""
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(
+            f"the name of a variable must be a non-empty string, not {name!r}",
+            param="name",
+            where=program_line(),
+        )
+
+
 class Variables(Mapping[str, Any]):
     """The variables of a branch: its own over those it was forked with.
 

@@ -63,7 +63,12 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """Counters since start and gauges of now. Times in seconds."""
+    """Counters since start and gauges of now. Times in seconds.
+
+    Attributes:
+        short_heads: output rows whose logits were computed for the few tokens that a grammar left.
+        skipped_heads: output rows whose logits were not computed, as a grammar left one token.
+    """
 
     running: int = 0
     waiting: int = 0

@@ -20,13 +20,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0 is success, 2 a mistake of the caller, 130 an interruption, 141 a reader that went away, and 1
-    everything else. Errors are one line on stderr, with ``--debug`` a traceback.
+    everything else. Errors and interruptions are one line on stderr, with ``--debug`` a traceback.
     """
     args = build_parser().parse_args(argv)
     try:
         code: int = args.run(args)
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if args.debug:
+            raise
+        # A terminal has shown ^C on the line.
+        line_end = "\n" if sys.stderr.isatty() else ""
+        print(f"{line_end}stolon: {str(error) or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # What is still buffered would raise again when Python exits.

@@ -53,16 +53,21 @@ def connect(
         read_timeout: how long an answer may be silent; by default 60 for a Stolon server, 600 for others.
         max_connections: requests under way at the same time; others wait for their turn.
         retries: how often a request is sent again when the server was busy or out of reach and nothing of
-            its answer had come.
+            its answer had come. One that has never answered and can't be reached is given a second.
 
     Raises BackendUnavailable if nobody answers, AccessDenied for a wrong key, InvalidRequest for an
     address or a dialect that is none.
     """
     # An HTTP client takes a tenth of a second to import: not for programs on the embedded engine.
+    from stolon.lang.backends.dialects import dialect as named_dialect
     from stolon.lang.backends.dialects_detect import known_host
     from stolon.lang.backends.http import HTTPOptions, Retries
+    from stolon.lang.backends.http_options import checked_address
 
     refuse_on_loop("connect()")
+    checked_address(url)
+    if dialect not in ("auto", "stolon"):
+        named_dialect(dialect)
     ours = HTTPOptions(
         api_key=api_key,
         headers=dict(headers or {}),

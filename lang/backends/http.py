@@ -12,6 +12,7 @@ How a backend uses it, always on the runtime loop (`stolon.lang.runtime_loop`)::
 * `json` and `stream` retry by themselves, with backoff and jitter, only while nothing of the answer has
   been handed out: connections refused or lost, 429, 502, 503, 504 (``Retry-After``, ``retry-after-ms`` and
   ``x-should-retry`` are heard). An answer that is late is not asked for again. Cancelling a task ends a wait.
+  A server that never answered this client, and can't be reached, is given `FIRST_CONTACT` seconds.
 * Everything else arrives as a StolonError: `BackendUnavailable` (can't be reached, lost, late),
   `Overloaded` (429), `AccessDenied` (401, 403), `InvalidRequest` (400, 413, 422 …, the server's own words),
   `BackendError` (the rest, and answers that are too large or no JSON). `http_errors.refusal` makes them;
@@ -25,7 +26,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -41,6 +43,10 @@ from stolon.lang.backends.http_options import checked_address, is_loopback, trus
 MAX_ANSWER_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
 
+FIRST_CONTACT = 1.0
+"""Seconds from the first attempt on in which a server that has never answered is tried again: it may be just
+starting, but a wrong address should soon be told."""
+
 _RETRIED = frozenset({429, 502, 503, 504})
 
 
@@ -48,7 +54,9 @@ class Answer:
     """An answer with status 200 to 299 whose body has not been read."""
 
     def __init__(self, response: httpx.Response, server: str) -> None:
+        assert isinstance(response.stream, httpx.AsyncByteStream)
         self._response = response
+        self._stream = response.stream
         self._server = server
 
     @property
@@ -58,7 +66,8 @@ class Answer:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises BackendUnavailable if it breaks off or nothing comes in time."""
         try:
-            async for chunk in self._response.aiter_raw():
+            # Not `aiter_raw`, which closes at the end: see `HTTPClient.stream`.
+            async for chunk in self._stream:
                 yield chunk
         except httpx.HTTPError as error:
             raise unreachable(self._server, error, begun=True) from None
@@ -96,6 +105,8 @@ class HTTPClient:
         self.options = options or HTTPOptions()
         self._loopback = is_loopback(checked_address(self.server))
         self._connections: Connections | None = None
+        self._reached = False
+        self._first_attempt: float | None = None
 
     async def json(
         self,
@@ -126,7 +137,9 @@ class HTTPClient:
             try:
                 yield Answer(response, self.server)
             finally:
-                await response.aclose()
+                # To its end, also if the task is cancelled meanwhile: a connection that is closed by half
+                # is never free again, and the next request would wait for it.
+                await _completed(response.aclose())
 
     async def aclose(self) -> None:
         """Close the connections. The client can be used again."""
@@ -171,6 +184,9 @@ class HTTPClient:
     ) -> httpx.Response:
         """The first answer that is not to be retried. Raises what the last attempt ended with."""
         attempt = 0
+        if self._first_attempt is None:
+            self._first_attempt = monotonic()
+        contact_ends = self._first_attempt + FIRST_CONTACT
         while True:
             asked: float | None = None
             failure: StolonError
@@ -179,11 +195,13 @@ class HTTPClient:
                     self._request(client, method, path, body, attempt), stream=True
                 )
             except httpx.HTTPError as error:
-                failure = unreachable(self.server, error)
+                failure = unreachable(self.server, error, ever=self._reached)
                 again = not isinstance(error, httpx.TimeoutException) or isinstance(
                     error, httpx.ConnectTimeout
                 )
+                again = again and (self._reached or monotonic() < contact_ends)
             else:
+                self._reached = True
                 if 200 <= response.status_code < 300 and _is_plain(response):
                     return response
                 failure = await self._refusal(response)
@@ -220,15 +238,25 @@ class HTTPClient:
             return BackendError(f"{self.server} compresses answers although asked not to")
         body = bytearray()
         try:
-            async for chunk in response.aiter_raw():
+            async for chunk in Answer(response, self.server).chunks():
                 body += chunk
                 if len(body) > MAX_ERROR_BYTES:
                     break
-        except httpx.HTTPError:
+        except BackendError:
             pass  # the status says enough
         finally:
-            await response.aclose()
+            await _completed(response.aclose())
         return self._explain(response.status_code, bytes(body), server=self.server)
+
+
+async def _completed(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that cancelling does not interrupt; it is heard afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 def encoded(body: object) -> bytes:

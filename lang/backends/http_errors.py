@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 
 import httpx
 import msgspec
@@ -18,21 +20,35 @@ from stolon.errors import (
 
 MAX_MESSAGE_CHARS = 400
 
+_WHAT_TO_CHECK = {
+    False: "is it running, and are the host and the port of the address right?",
+    True: "is it still running?",
+}
+
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
 
-def unreachable(server: str, error: httpx.HTTPError, *, begun: bool = False) -> BackendError:
-    """The error of a connection that did not come about, broke off, or fell silent."""
+def unreachable(
+    server: str, error: httpx.HTTPError, *, begun: bool = False, ever: bool = True
+) -> BackendError:
+    """The error of a connection that did not come about, broke off, or fell silent.
+
+    `begun`: in the middle of an answer. `ever`: the server has answered before.
+    """
     detail = printable(str(error)) or type(error).__name__
     match error:
         case httpx.ConnectTimeout():
-            return BackendUnavailable(f"{server} did not accept a connection in time")
+            return BackendUnavailable(
+                f"{server} did not accept a connection in time", hint=_WHAT_TO_CHECK[ever]
+            )
         case httpx.TimeoutException():
             return BackendUnavailable(
                 f"{server} sent nothing for too long", hint="see read_timeout"
             )
         case httpx.ConnectError():
-            return BackendUnavailable(f"{server} can't be reached: {detail}", hint="is it running?")
+            return BackendUnavailable(
+                f"{server} can't be reached: {_cause(error) or detail}", hint=_WHAT_TO_CHECK[ever]
+            )
         case httpx.UnsupportedProtocol() | httpx.TooManyRedirects() | httpx.DecodingError():
             return BackendError(f"{server} can't be used: {detail}")
     broken = "broke off in the middle of an answer" if begun else "was lost before an answer came"
@@ -57,6 +73,16 @@ def refusal(status: int, body: bytes, *, server: str) -> StolonError:
         case _ if status < 400:
             return BackendError(told, hint="it sends clients elsewhere; give the final address")
     return BackendError(told)
+
+
+def _cause(error: BaseException | None) -> str:
+    """What the system said of a connection that did not come about; its clients only say that it failed."""
+    while error is not None:
+        if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
+            # Below 0 are errors of names; asyncio says of all others that a call failed.
+            return printable(os.strerror(error.errno) if error.errno > 0 else error.strerror or "")
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def printable(text: str) -> str:

@@ -7,10 +7,17 @@ import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
 from stolon.errors import InvalidRequest
+
+
+def _check(name: str, value: Any, kind: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
+        what = "a whole number" if kind is int else "a number of seconds"
+        raise InvalidRequest(f"{name} must be {what}, {least} or more, not {value!r}", param=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +25,8 @@ class Retries:
     """How often, and after which waits, a request is sent again. Times in seconds.
 
     Attributes:
-        count: further attempts after the first one; 0 is none.
+        count: further attempts after the first one; 0 is none. A server that has never answered and
+            can't be reached gets those that fit into a second.
         first_wait: before the second attempt, then twice as long each time. Each wait is shortened at
             random by up to a half: clients that failed together do not come back together.
         longest_wait: no wait is longer, and a server that asks for a longer one is not asked again.
@@ -27,6 +35,9 @@ class Retries:
     count: int = 4
     first_wait: float = 0.25
     longest_wait: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check("retries", self.count, int, least=0)
 
     def wait(self, attempt: int, asked: float | None) -> float | None:
         """Seconds before attempt `attempt` + 1 (the first is 0), None if there is none."""
@@ -59,11 +70,23 @@ class HTTPOptions:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
 
+    def __post_init__(self) -> None:
+        _check("max_connections", self.max_connections, int, least=1)
+        _check("connect_timeout", self.connect_timeout, (int, float), least=0)
+        if self.read_timeout is not None:
+            _check("read_timeout", self.read_timeout, (int, float), least=0)
+        if self.api_key is not None and not isinstance(self.api_key, str):
+            raise InvalidRequest("api_key must be a string", param="api_key")
+        if not all(isinstance(word, str) for pair in self.headers.items() for word in pair):
+            raise InvalidRequest("headers must map strings to strings", param="headers")
+
 
 def checked_address(url: str) -> httpx.URL:
+    if not isinstance(url, str):
+        raise InvalidRequest(f"{url!r} is not an address: it is no string", param="base_url")
     try:
         parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError, ValueError) as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise InvalidRequest(f"{url!r} is not an address: {error}", param="base_url") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise InvalidRequest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -13,10 +13,11 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from stolon.errors import InvalidRequest
 from stolon.srt.protocol import Event, Request
 from stolon.srt.server.bodies import parse_body, read_body
 from stolon.srt.server.dispatch import Dispatcher, Run, Ticket
-from stolon.srt.server.errors import Failure, describe
+from stolon.srt.server.errors import Failure, describe, renamed
 from stolon.srt.server.outcomes import Gathering, Outcome
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Job(Protocol):
     """What a route makes of its body: engine requests, and how their events read in its dialect.
 
     The first two attributes are constant. `chunks` and `closing` are called in order for a stream,
-    `whole` once otherwise.
+    `whole` once otherwise, `names` for an error.
     """
 
     requests: list[Request]
@@ -57,6 +58,10 @@ class Job(Protocol):
 
     def closing(self) -> Iterable[object]:
         """Chunks after the last event."""
+        ...
+
+    def names(self) -> Mapping[str, str]:
+        """The body's names of what the engine names otherwise; see `renamed`."""
         ...
 
 
@@ -89,19 +94,20 @@ class Answer(Response):
         self._dispatcher = dispatcher
         self._preparer = preparer
         self._started = False
+        self._job: Job | None = None
 
-        async def job() -> Job:
+        async def make_job() -> Job:
             limits = dispatcher.limits
             body = await parse_body(await read_body(request, limits), kind, limits)
             return await preparer.run(lambda: prepare(body))
 
-        self._job = job
+        self._make_job = make_job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             ticket = self._dispatcher.admit()
             try:
-                job = await self._job()
+                job = self._job = await self._make_job()
                 await until_disconnect(self._answer(job, ticket, send), receive)
             finally:
                 ticket.release()
@@ -112,6 +118,8 @@ class Answer(Response):
 
     def failure(self, error: Exception) -> Failure:
         """How an error is told to this client."""
+        if self._job is not None and isinstance(error, InvalidRequest):
+            error = renamed(error, self._job.names())
         return describe(error, retry_after=self._dispatcher.limits.retry_after)
 
     async def _answer(self, job: Job, ticket: Ticket, send: Send) -> None:

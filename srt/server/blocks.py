@@ -111,6 +111,9 @@ class BlockJob:
     def closing(self) -> Iterator[object]:
         return iter(())
 
+    def names(self) -> dict[str, str]:
+        return {}
+
 
 class BlockErrorBody(ErrorBody, frozen=True, kw_only=True):
     """An error with everything that a program says about it."""

@@ -1,7 +1,8 @@
 """Request bodies: read under a size cap, checked for nesting, decoded into typed structs.
 
 msgspec refuses NaN, numbers out of range, lone surrogates and bytes that are not UTF-8; its
-messages name the type and the path of the fault, never the value.
+messages name the type and the path of the fault, never the value. A key that comes twice in one object,
+of which msgspec keeps the last value, is refused here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ _INLINE_BYTES = 64 * 1024  # larger bodies are decoded in a worker thread
 # The closing quote is optional and the quantifiers possessive, so a string is scanned once whatever
 # it holds.
 _BRACKETS = re.compile(rb'[\[{]|[\]}]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+# What precedes a string, the string, and whether it is a key; at the end there is no string. Each byte is
+# looked at once. Of a body without escaped quotes.
+_STRING = re.compile(rb'([^"]*+)(?:"([^"]*+)"(?=\s*+(:)?))?')
+_NO_BRACES = bytes(set(range(256)) - set(b"{}"))
+# Bytes that valid JSON does not have, in the place of the escapes that would hide where a string ends.
+_ESCAPES = ((rb"\\", b"\0"), (rb"\"", b"\1"))
 _PATH = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
 
 
@@ -61,12 +68,49 @@ def decode(body: bytes, kind: type[T], limits: ServerLimits) -> T:
         raise InvalidRequest("the request has no body; a JSON object is expected")
     _check_nesting(body, limits)
     try:
-        return msgspec.json.decode(body, type=kind)
+        value = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         message, param = _split(str(error))
         raise InvalidRequest(message, param=param) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         raise InvalidRequest("the request body is not valid JSON") from None
+    _check_keys(body)
+    return value
+
+
+def _check_keys(body: bytes) -> None:
+    """Refuse a key that comes twice in one object of a body, which is valid JSON."""
+    escaped = b"\\" in body
+    for escape, mark in _ESCAPES if escaped else ():
+        body = body.replace(escape, mark)
+    outer: list[tuple[set[bytes], bytes]] = []
+    keys: set[bytes] = set()
+    key = b""
+    for match in _STRING.finditer(body):
+        before, text, is_key = match.groups()
+        for brace in before.translate(None, _NO_BRACES):
+            if brace == ord("{"):
+                outer.append((keys, key))
+                keys, key = set(), b""
+            else:
+                keys, key = outer.pop()
+        if not is_key:
+            continue
+        key = msgspec.json.encode(_name(text))[1:-1] if escaped else text
+        if key in keys:
+            path = ".".join(_name(name) for name in (*(name for _, name in outer[1:]), key))
+            raise InvalidRequest(
+                f"the key {_name(key)!r} occurs twice in one JSON object", param=path[:128]
+            )
+        keys.add(key)
+
+
+def _name(key: bytes) -> str:
+    """A key as it is meant."""
+    for escape, mark in _ESCAPES:
+        key = key.replace(mark, escape)
+    name: str = msgspec.json.decode(b'"' + key + b'"')
+    return name
 
 
 def _check_nesting(body: bytes, limits: ServerLimits) -> None:

@@ -21,6 +21,7 @@ from stolon.srt.protocol import (
     SegmentDone,
 )
 from stolon.srt.server.context import ServerContext, new_id
+from stolon.srt.server.errors import renamed
 from stolon.srt.server.logprobs import chat_logprobs
 from stolon.srt.server.openai_schemas import ChatBody, refuse_unsupported
 from stolon.srt.server.outcomes import Outcome, Sample, TokenCount, openai_finish
@@ -41,7 +42,10 @@ def chat_request(server: ServerContext, body: ChatBody, rid: str) -> Request:
     _check_tools(body)
     # max_completion_tokens supersedes max_tokens; None means to the end of the context.
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    sampling = body.sampling(limit, server.prompts.vocab_size)
+    try:
+        sampling = body.sampling(limit, server.prompts.vocab_size)
+    except InvalidRequest as error:
+        raise renamed(error, body.names()) from None
     _, segments = server.prompts.chat(
         body.messages, add_generation_prompt=body.add_generation_prompt is not False
     )
@@ -114,6 +118,9 @@ class ChatJob:
             case SampleDone():
                 self._usage.add_done(0, event)
                 yield self._finish_chunk(event)
+
+    def names(self) -> dict[str, str]:
+        return self._body.names()
 
     def closing(self) -> Iterator[object]:
         if self._body.include_usage:

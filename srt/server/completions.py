@@ -108,6 +108,9 @@ class CompletionJob:
                 self._usage.add_done(index, event)
                 yield from self._finish(index, event)
 
+    def names(self) -> dict[str, str]:
+        return self._body.names()
+
     def closing(self) -> Iterator[object]:
         if self._body.include_usage:
             yield self._envelope() | {"choices": [], "usage": self._usage.json()}

@@ -65,6 +65,10 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
 
         Raises InvalidRequest if there are two different ones.
         """
+        return starting_after(only(self.constraints()), self.after, "after")
+
+    def constraints(self) -> dict[str, GrammarSpec]:
+        """What constrains the output, by the names of the fields."""
         found: dict[str, GrammarSpec] = {}
         if self.response_format is not None:
             spec = _of_response_format(self.response_format)
@@ -90,7 +94,7 @@ class ConstraintFields(msgspec.Struct, kw_only=True):
             found["lark"] = GrammarSpec(kind="lark", text=self.lark)
         if self.structural_tag is not None:
             found["structural_tag"] = structural_spec(self.structural_tag, "structural_tag")
-        return starting_after(only(found), self.after, "after")
+        return found
 
 
 def starting_after(spec: GrammarSpec | None, after: str | None, param: str) -> GrammarSpec | None:

@@ -18,6 +18,7 @@ from stolon.errors import (
     Aborted,
     EngineClosed,
     EngineError,
+    GrammarError,
     InvalidRequest,
     Overloaded,
     StolonError,
@@ -32,6 +33,8 @@ _TYPES = {
     403: "permission_error",
     429: "rate_limit_error",
 }
+_FIELD = re.compile(r"\b(max_tokens|min_tokens|seed)\b")
+"""Names of engine's fields that messages hold, and that some bodies name otherwise."""
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]+")
 
 
@@ -99,6 +102,19 @@ def failure(
         body=ErrorBody(message=printable(message), type=kind, param=param, code=code),
         headers=dict(headers or {}),
     )
+
+
+def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
+    """The error with the body's names in the place of the engine's.
+
+    `names` has the body's field for each engine's one that differs; ``grammar`` is the constraint.
+    """
+    key = "grammar" if error.param is None and isinstance(error, GrammarError) else error.param
+    error.param = names.get(key or "", error.param)
+    error.message = _FIELD.sub(
+        lambda field: names.get(field[0], field[0]).rpartition(".")[2], error.message
+    )
+    return error
 
 
 def describe(error: Exception, *, retry_after: float = 1.0) -> Failure:

@@ -52,6 +52,16 @@ class _EngineCollector(Collector):
                 "Generated tokens that a grammar left no choice for",
                 stats.forced_tokens,
             ),
+            (
+                "short_head_rows",
+                "Output rows whose logits were computed for the few tokens that a grammar left",
+                stats.short_heads,
+            ),
+            (
+                "skipped_head_rows",
+                "Output rows whose logits were not computed: a grammar left one token",
+                stats.skipped_heads,
+            ),
             ("drafted_tokens", "Tokens drafted for verification", stats.drafted_tokens),
             ("accepted_tokens", "Drafted tokens that were accepted", stats.accepted_tokens),
             (

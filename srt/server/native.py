@@ -106,6 +106,9 @@ class GenerateJob:
                 state.done = event
                 yield self._chunk(index, event.sample, state)
 
+    def names(self) -> dict[str, str]:
+        return self._body.names()
+
     def closing(self) -> Iterator[object]:
         return iter(())
 

@@ -10,11 +10,18 @@ from stolon.constrained import GrammarSpec
 from stolon.errors import InvalidRequest
 from stolon.srt.protocol import MAX_SAMPLES, JumpForward, Sampling, Speculation
 from stolon.srt.server.constraints import only, schema_spec, starting_after, structural_spec
+from stolon.srt.server.errors import renamed
 from stolon.srt.server.openai_schemas import bias_of, seed_of, strings
 
 DEFAULT_MAX_NEW_TOKENS = 128
-_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "seed": "sampling_seed"}
-"""Engine's names of sampling parameters that have another one here."""
+_NAMES = {name: f"sampling_params.{name}" for name in Sampling.__struct_fields__} | {
+    "max_tokens": "sampling_params.max_new_tokens",
+    "min_tokens": "sampling_params.min_new_tokens",
+    "seed": "sampling_params.sampling_seed",
+    "include_stop": "sampling_params.no_stop_trim",
+    "after": "sampling_params.after",
+}
+"""Where the engine's sampling parameters are in the body."""
 
 
 class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -76,24 +83,30 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "close_at_budget": self.close_at_budget,
         }
         arguments: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        sampling = Sampling(
-            max_tokens=self.max_new_tokens,
-            logit_bias=bias_of(self.logit_bias),
-            stop=strings(self.stop),
-            stop_token_ids=tuple(self.stop_token_ids or ()),
-            stop_regex=strings(self.stop_regex),
-            seed=seed_of(self.sampling_seed),
-            **arguments,
-        )
         try:
+            sampling = Sampling(
+                max_tokens=self.max_new_tokens,
+                logit_bias=bias_of(self.logit_bias),
+                stop=strings(self.stop),
+                stop_token_ids=tuple(self.stop_token_ids or ()),
+                stop_regex=strings(self.stop_regex),
+                seed=seed_of(self.sampling_seed),
+                **arguments,
+            )
             sampling.validate(vocab_size)
         except InvalidRequest as error:
-            name = error.param or ""
-            error.param = f"sampling_params.{_NAMES.get(name, name)}"
-            raise
+            raise renamed(error, _NAMES) from None
         return sampling
 
+    def names(self) -> dict[str, str]:
+        """Fields that the engine names otherwise; see `renamed`."""
+        return _NAMES | {"grammar": next(iter(self.constraints()), "sampling_params")}
+
     def grammar(self) -> GrammarSpec | None:
+        return starting_after(only(self.constraints()), self.after, "sampling_params.after")
+
+    def constraints(self) -> dict[str, GrammarSpec]:
+        """What constrains the output, by the places of the fields."""
         at = "sampling_params"
         found: dict[str, GrammarSpec] = {}
         if self.json_schema is not None:
@@ -108,7 +121,7 @@ class NativeSampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             found[f"{at}.structural_tag"] = structural_spec(
                 self.structural_tag, f"{at}.structural_tag"
             )
-        return starting_after(only(found), self.after, f"{at}.after")
+        return found
 
 
 class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -127,3 +140,10 @@ class GenerateBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: str | None = None
     extra_key: str | None = None
     priority: int | None = None
+
+    def names(self) -> dict[str, str]:
+        """Fields that the engine names otherwise; see `renamed`."""
+        return (self.sampling_params or NativeSampling()).names() | {
+            "prompt": "input_ids" if self.text is None else "text",
+            "prompt_logprobs": "logprob_start_len",
+        }

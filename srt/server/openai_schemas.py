@@ -71,6 +71,10 @@ class OpenAIBody(ConstraintFields, kw_only=True):
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    def names(self) -> dict[str, str]:
+        """Fields that the engine names otherwise; see `renamed`."""
+        return {"grammar": next(iter(self.constraints()), "response_format")}
+
     def samples(self) -> int:
         """n, 1 by default, range-checked."""
         n = 1 if self.n is None else self.n
@@ -158,6 +162,12 @@ class ChatBody(OpenAIBody, kw_only=True):
     echo: Any = None
     documents: Any = None
     thinking_token_budget: Any = None
+
+    def names(self) -> dict[str, str]:
+        names = OpenAIBody.names(self) | {"prompt": "messages"}
+        if self.max_completion_tokens is not None:
+            names["max_tokens"] = "max_completion_tokens"
+        return names
 
 
 class CompletionBody(OpenAIBody, kw_only=True):

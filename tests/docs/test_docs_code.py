@@ -72,3 +72,17 @@ def test_named_files_exist(page):
         assert ((ROOT / page).parent / name).exists(), name
     for name in NAMED.findall(text):
         assert (ROOT / name.rstrip(".")).exists(), name
+
+
+def test_the_limits_of_the_readme_are_those_of_the_code():
+    from stolon.constrained.schema.numbers import MAX_REMAINDERS
+    from stolon.srt.messages.sampling import _RANGES, MAX_BIAS
+
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", (ROOT / "README.md").read_text(), re.M))
+    ranges = {name: f"{low:g} to {high:g}" for name, low, high in _RANGES}
+    assert rows["`logit_bias` of a token"] == f"{-MAX_BIAS:,.0f} to {MAX_BIAS:,.0f}"
+    for name in ("repetition_penalty", "temperature"):
+        assert rows[f"`{name}`"] == ranges[name]
+    assert ranges["presence_penalty"] == ranges["frequency_penalty"]
+    assert rows["`presence_penalty`, `frequency_penalty`"] == ranges["presence_penalty"]
+    assert rows["`multipleOf` of a schema"].startswith(f"{MAX_REMAINDERS:,}, ")

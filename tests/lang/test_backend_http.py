@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 
 import httpx
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.canned_http import Canned
 
+import stolon as sl
 from stolon.errors import (
     AccessDenied,
     BackendError,
@@ -19,6 +21,7 @@ from stolon.errors import (
     Overloaded,
 )
 from stolon.lang.backends import connections, sse
+from stolon.lang.backends import http as client_module
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, Retries
 
 
@@ -116,6 +119,49 @@ def test_retries_end():
     assert len(script.requests) == 3
 
 
+@pytest.mark.parametrize("trouble", [httpx.ConnectError("refused"), httpx.ConnectTimeout("late")])
+def test_a_server_that_never_answered_is_soon_given_up(trouble, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(client_module, "monotonic", lambda: now)
+    script = Script(trouble)
+
+    async def go():
+        nonlocal now
+        http = HTTPClient(
+            "http://host",
+            HTTPOptions(
+                transport=lambda: Canned(script), retries=Retries(count=4, first_wait=0.001)
+            ),
+        )
+        tried = []
+        for answer, seconds in ((trouble, 0.0), (trouble, 1.5), (ok(), 0.0), (trouble, 0.0)):
+            script.answers, script.requests = [answer], []
+            now += seconds
+            try:
+                await http.json("GET", "/")
+            except BackendUnavailable as error:
+                tried.append((len(script.requests), error.hint))
+        return tried
+
+    never = "is it running, and are the host and the port of the address right?"
+    # Within the first second it is asked again, later once, and once it has answered always.
+    assert asyncio.run(go()) == [(5, never), (1, never), (5, "is it still running?")]
+
+
+def test_nobody_there_is_told_at_once_and_with_what_the_system_says():
+    with socket.socket() as bound:  # nobody listens
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        start = time.monotonic()
+        with pytest.raises(BackendUnavailable) as caught:
+            sl.connect(url)
+    assert time.monotonic() - start < 3
+    assert str(caught.value) == (
+        f"{url} can't be reached: Connection refused "
+        "(is it running, and are the host and the port of the address right?)"
+    )
+
+
 def test_the_time_a_server_asks_for_is_kept():
     start = time.monotonic()
     ask(Script(httpx.Response(429, headers={"retry-after-ms": "200"}), ok()))
@@ -137,7 +183,7 @@ def test_a_wait_can_be_cancelled():
         http = HTTPClient(
             "http://host",
             HTTPOptions(
-                transport=lambda: Canned(Script(httpx.ConnectError("no"))),
+                transport=lambda: Canned(Script(httpx.ReadError("lost"))),
                 retries=Retries(first_wait=20.0),
             ),
         )

@@ -21,7 +21,7 @@ from stolon.errors import (
     Overloaded,
     StolonError,
 )
-from stolon.lang.backends import RemoteEngine, Runtime
+from stolon.lang.backends import RemoteEngine, Runtime, stolon_server
 from stolon.lang.backends.http import HTTPOptions, Retries
 from stolon.srt.server import ServerLimits
 
@@ -233,6 +233,22 @@ def test_connections_serve_again(fake):
             }
             time.sleep(0.02)
     assert len(ports) <= 2
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0005])
+def test_an_answer_whose_end_is_late_holds_up_no_other(fake, monkeypatch, seconds):
+    @sl.function
+    def program(s):
+        s += "x" + sl.gen("a")
+
+    monkeypatch.setattr(stolon_server, "_LAST_WORD", seconds)
+    with running(fake) as server, RemoteEngine(server.url) as remote:
+        for _ in range(5):
+            state = program.run(backend=remote, stream=True)
+            given_up = threading.Timer(5, state.cancel)
+            given_up.start()
+            assert state["a"] == "warm red"
+            given_up.cancel()
 
 
 def test_stats_info_and_cache(fake):

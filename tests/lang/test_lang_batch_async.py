@@ -204,3 +204,19 @@ def test_a_batch_inside_an_async_program() -> None:
 
     engine = FakeEngine()
     assert outer.run(backend=engine).ret_value == [1, 2]
+
+
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_few_places_are_filled_again_as_they_become_free(places: int) -> None:
+    @sl.function
+    def program(s, i):
+        s += f"{i}" + sl.gen("a")
+        return i
+
+    async def main() -> list[int]:
+        items = [(i,) for i in range(12)]
+        batch = program.arun_batch(items, num_threads=places, backend=FakeEngine())
+        async with asyncio.timeout(10):
+            return [state.ret_value for state in await batch]
+
+    assert asyncio.run(main()) == list(range(12))

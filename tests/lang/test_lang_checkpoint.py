@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from support.fake_engine import FakeEngine
 
 import stolon as sl
 from stolon.errors import InternalError, InvalidRequest, ProgramError, UnknownVariable
+from stolon.lang.batch import Batch
 from stolon.lang.checkpoint import Checkpoint
 from stolon.lang.checkpoint_lines import Identity, digest
+from stolon.lang.runtime_loop import RuntimeLoop
 from stolon.srt.protocol import Gen
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -146,8 +149,64 @@ def test_an_interrupted_batch_is_complete_up_to_then(path: Path) -> None:
     thread.join()
     go.set()
     finished = [i for i, r in enumerate(error.value.results) if isinstance(r, sl.ProgramState)]
-    assert finished[:3] == [0, 1, 2]
+    # Item 3 begins when two have ended; a third may be behind it in the engine.
+    assert len(finished) >= 2
+    assert set(finished) <= {0, 1, 2}
     assert sorted(line["item"] for line in lines(path)[1:]) == finished
+
+
+def test_what_is_being_written_when_a_batch_is_interrupted_is_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, writing = Checkpoint.append, threading.Event()
+
+    def slowly(self: Checkpoint, *line: Any) -> None:
+        writing.set()
+        time.sleep(0.3)
+        append(self, *line)
+
+    def interrupt() -> None:
+        writing.wait(5)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    monkeypatch.setattr(Checkpoint, "append", slowly)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(sl.BatchInterrupted) as error:
+        echo.run_batch(items(3), num_threads=1, backend=seeded(), checkpoint=path)
+    thread.join()
+    finished = [i for i, r in enumerate(error.value.results) if r is not None]
+    assert [line["item"] for line in lines(path)[1:]] == finished == [0]
+
+
+@pytest.mark.parametrize("when", ["pulled", "taken", "launched"])
+def test_ctrl_c_between_two_lines_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    take, launch, first = Batch.take, RuntimeLoop.submit, True
+
+    def interrupted(self: Any, *given: Any) -> Any:
+        nonlocal first
+        if not first:
+            return (launch if when == "launched" else take)(self, *given)
+        first = False
+        if when == "taken":
+            take(self, *given)
+        elif when == "launched":
+            given[0].close()
+        raise KeyboardInterrupt
+
+    if when == "launched":
+        monkeypatch.setattr(RuntimeLoop, "submit", interrupted)
+    else:
+        monkeypatch.setattr(Batch, "take", interrupted)
+    start = time.monotonic()
+    with pytest.raises(sl.BatchInterrupted) as error:
+        echo.run_batch(items(3), num_threads=1, backend=seeded(), checkpoint=path)
+    assert time.monotonic() - start < 3
+    finished = [i for i, r in enumerate(error.value.results) if r is not None]
+    assert [line["item"] for line in lines(path)[1:]] == finished
+    assert finished == ([] if when == "launched" else [0])
 
 
 def test_failed_items_are_written_and_tried_again(path: Path) -> None:

@@ -131,6 +131,26 @@ WRONG: list[Callable[[], Any]] = [
     lambda: sl.gen("x", temperature="hot"),  # type: ignore[arg-type]
     lambda: sl.gen("x", stop=5),  # type: ignore[arg-type]
     lambda: sl.gen("x", logit_bias=5),  # type: ignore[arg-type]
+    lambda: sl.gen("x", logit_bias={1.5: 1}),  # type: ignore[dict-item]
+    lambda: sl.gen("x", logit_bias={b"1": 1}),  # type: ignore[dict-item]
+    lambda: sl.gen("x", logit_bias={1: "2"}),  # type: ignore[dict-item]
+    lambda: sl.gen("x", logit_bias={True: 1}),
+    lambda: sl.gen("x", stop_token_ids=[True]),
+    lambda: sl.gen("x", stop_token_ids=b"ab"),
+    lambda: sl.gen("x", stop=b"."),  # type: ignore[arg-type]
+    lambda: sl.gen("x", stop=[b"."]),  # type: ignore[list-item]
+    lambda: sl.gen("x", stop_regex=b"."),  # type: ignore[arg-type]
+    lambda: sl.gen("x", regex=b"."),  # type: ignore[arg-type]
+    lambda: sl.gen("x", schema=b"{}"),
+    lambda: sl.gen("x", jump_forward=b"off"),  # type: ignore[arg-type]
+    lambda: sl.gen(b"x"),  # type: ignore[arg-type]
+    lambda: sl.gen("x") + b"bytes",
+    lambda: b"bytes" + sl.gen("x"),
+    lambda: sl.user(b"bytes"),
+    lambda: sl.select("x", b"ab"),  # type: ignore[arg-type]
+    lambda: sl.select("x", [b"a"]),  # type: ignore[list-item]
+    lambda: sl.select("x", {"a": 1}),
+    lambda: sl.select("x", {"a", "b"}),
     lambda: sl.gen("x", top_logprobs_num=1, return_logprob=False),
     lambda: sl.gen("x", json_schema="{"),
     lambda: sl.gen("x", schema=5),
@@ -177,6 +197,57 @@ def test_mistakes_outside_of_expressions_name_their_line() -> None:
         with pytest.raises(InvalidRequest) as error:
             call()
         assert str(error.value.where).startswith("test_lang_mistakes.py:")
+
+
+def test_names_of_variables_are_strings() -> None:
+    def item(s: sl.ProgramState) -> None:
+        s[b"x"] = 1  # type: ignore[index]
+
+    def scope(s: sl.ProgramState) -> None:
+        with s.var_scope(3):  # type: ignore[arg-type]
+            pass
+
+    for body in (item, scope, lambda s: s.set_var("", 1)):
+
+        @sl.function
+        def program(s, body=body):
+            body(s)
+
+        with pytest.raises(InvalidRequest, match="name of a variable must be") as error:
+            program.run(backend=FakeEngine())
+        assert str(error.value.where).startswith("test_lang_mistakes.py:")
+
+
+def test_ids_and_numbers_of_numpy_are_taken() -> None:
+    numpy = pytest.importorskip("numpy")
+    made = sl.gen("x", logit_bias={numpy.int64(5): numpy.float32(1), "6": 2})  # type: ignore[dict-item]
+    assert made.options.logit_bias == {5: 1.0, 6: 2.0}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"url": b"http://x"},
+        {"url": 5},
+        {"dialect": b"vllm"},
+        {"dialect": "nothing"},
+        {"api_key": b"secret"},
+        {"headers": {"a": b"b"}},
+        {"retries": "3"},
+        {"retries": -1},
+        {"retries": True},
+        {"connect_timeout": "3"},
+        {"connect_timeout": float("nan")},
+        {"read_timeout": -1},
+        {"max_connections": 0},
+    ],
+    ids=str,
+)
+def test_options_of_connections_are_checked_before_anything_is_sent(option: Any) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        sl.connect(**{"url": "http://127.0.0.1:9", **option})
+    assert error.value.param == {"url": "base_url"}.get(next(iter(option)), next(iter(option)))
+    assert "secret" not in str(error.value)
 
 
 def test_lines_are_the_programs_also_inside_a_with() -> None:
@@ -255,6 +326,11 @@ def test_objects_that_are_no_text_are_refused() -> None:
         (lambda: coroutine(), "await"),
         (lambda: (x for x in "ab"), "as a list"),
         (lambda: object(), "defines no __str__"),
+        (b"bytes", "decode it"),
+        (bytearray(b"bytes"), "decode it"),
+        (memoryview(b"bytes"), "decode it"),
+        (["a", b"bytes"], "decode it"),
+        ({"a", "b"}, "no order"),
         (["a", state], r"profile\(s, \.\.\.\)"),
     ]
     for value, hint in cases:

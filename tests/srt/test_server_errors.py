@@ -131,6 +131,80 @@ BAD_FIELDS = [
 ]
 
 
+TWICE = [
+    (
+        "/v1/chat/completions",
+        b'{"temperature": 0, "messages": %s, "temperature": 1}',
+        "temperature",
+    ),
+    ("/v1/chat/completions", b'{"messages": %s, "unknown": {"a": 1, "a": 2}}', "unknown.a"),
+    (
+        "/v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": "x", "role": "system"}]}',
+        "messages.role",
+    ),
+    ("/v1/completions", rb'{"prompt": "\\", "n": 1, "\u006e" : 1}', "n"),
+    ("/v1/completions", rb'{"prompt": "a", "a\"": 1, "a\u0022": 1}', 'a"'),
+    (
+        "/v1/completions",
+        b'{"prompt": "a", "json_schema": {"type": "integer", "type": "string"}}',
+        "json_schema.type",
+    ),
+    (
+        "/generate",
+        b'{"text": "a", "sampling_params": {"n": 1, "stop": ["}", "{"], "n": 2}}',
+        "sampling_params.n",
+    ),
+    (
+        "/generate",
+        b'{"text": "a", "sampling_params": {"logit_bias": {"1": 1, "1": 2}}}',
+        "sampling_params.logit_bias.1",
+    ),
+    (
+        "/blocks",
+        b'{"rid": "a", "segments": [{"type": "text", "text": "a", "text": "b"}]}',
+        "segments.text",
+    ),
+    ("/tokenize", b'{"prompt": "a", "prompt": "b"}', "prompt"),
+    ("/detokenize", b'{"tokens": [65], "tokens": [66]}', "tokens"),
+]
+ONCE = [
+    (b'{"prompt": "{\\"n\\": 1, \\"n\\": 2}", "n": 1}', 200),
+    (rb'{"prompt": "\\", "n": 1, "user": "\\\"n\\\": 1"}', 200),
+    (
+        b'{"prompt": "n", "user": "n", "n": 1, "x": [{"n": 1}, {"n": {"n": []}}], "y": {"n": 1}}',
+        200,
+    ),
+    (b'{"prompt": ["n", "n", "\xc3\xa9"], "\xc3\xa9": 1, "n" : 1}', 200),
+    (b'{"prompt": "a", "unknown": NaN}', 400),
+    (b'{"prompt": "a", "unknown": [-Infinity]}', 400),
+    (b'{"prompt": "a", "logit_bias": {"1": 1e999}}', 400),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), TWICE, ids=range(len(TWICE)))
+def test_a_key_that_occurs_twice(app, path, body, param):
+    if b"%s" in body:
+        body %= json.dumps(HI).encode()
+    answer = ask(app, "POST", path, content=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["param"] == param
+    assert f"the key {param.rpartition('.')[2]!r} occurs twice" in error["message"]
+
+
+@pytest.mark.parametrize(("body", "status"), ONCE, ids=range(len(ONCE)))
+def test_keys_that_only_look_like_it(app, body, status):
+    assert ask(app, "POST", "/v1/completions", content=body).status_code == status
+
+
+def test_looking_for_keys_takes_time_in_proportion_to_the_body(app):
+    ids = b'{"prompt": [' + b"65," * 1_000_000 + b"65]}"
+    start = time.monotonic()
+    check_error(ask(app, "POST", "/v1/completions", content=ids), 400)
+    assert time.monotonic() - start < 10
+
+
 @pytest.fixture(scope="module")
 def app():
     return app_for()
@@ -401,6 +475,7 @@ def test_metrics_count_tokens_times_and_statuses():
     app = app_for(client)
     client.counts.running, client.counts.waiting = 3, 4
     client.counts.kv_used = 500
+    client.counts.short_heads, client.counts.skipped_heads = 30, 40
     client.counts.prompt_tokens, client.counts.sampled_tokens = 10, 20
     ask(app, "POST", CHAT, json={"messages": HI, "stream": True})
     ask(app, "POST", CHAT, json={"messages": HI})
@@ -413,6 +488,8 @@ def test_metrics_count_tokens_times_and_statuses():
         "stolon_kv_cache_usage_perc 0.5",
         "stolon_prompt_tokens_total 10.0",
         "stolon_generation_tokens_total 20.0",
+        "stolon_short_head_rows_total 30.0",
+        "stolon_skipped_head_rows_total 40.0",
         "stolon_time_to_first_token_seconds_count 2.0",
         "stolon_inter_token_latency_seconds_count 6.0",
         "stolon_e2e_request_latency_seconds_count 2.0",

@@ -13,7 +13,8 @@ import support.fake_engine_process
 from support.ports import listening_ports
 
 from stolon.errors import InvalidRequest
-from stolon.srt.server.launch import allowed_hosts, check_bind, public_name
+from stolon.srt.server.launch import public_name
+from stolon.srt.server.listener import allowed_hosts, check_bind
 
 SCRIPT = Path(support.fake_engine_process.__file__)
 

@@ -103,7 +103,7 @@ def test_constraints():
         ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
         ({"text": "a", "sampling_params": {"n": 1000}}, "n"),
         ({"text": "a", "sampling_params": {"after": "x"}}, "after says"),
-        ({"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_tokens"),
+        ({"text": "a", "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
         ({"text": "a", "top_logprobs_num": 1000}, "top_logprobs_num"),
         ({"text": "a", "logprob_start_len": -5}, "logprob_start_len"),
         ({"text": "a", "sampling_params": {"regex": "a", "ebnf": "b"}}, "regex"),

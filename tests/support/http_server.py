@@ -16,8 +16,9 @@ from fastapi import FastAPI
 
 from stolon.srt.client import EngineClient
 from stolon.srt.server.app import create_app
-from stolon.srt.server.launch import DrainingServer, open_listener, server_for
+from stolon.srt.server.draining import DrainingServer, server_for
 from stolon.srt.server.limits import ServerLimits
+from stolon.srt.server.listener import open_listener
 
 
 @dataclass
