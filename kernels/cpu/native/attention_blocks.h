@@ -64,7 +64,6 @@ struct Stretch {
     int64_t begin = 0, end = 0;      // positions
 
     bool operator==(const Stretch&) const = default;
-    int64_t size() const { return end - begin; }
 };
 
 // Brings keys and values near while those before them are computed with: a row lies anywhere in the cache, so hardware
