@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -128,9 +127,8 @@ class ObjectEmitter:
     def _key(self, name: str, size: int) -> list[Body]:
         key = self._keys.get(name)
         if key is None:
-            key = Lexeme(json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False))
-            self._keys[name] = key
-        return [*([self._emitter.comma] if size else []), key, self._emitter.colon]
+            key = self._keys[name] = self._emitter.named(name)
+        return [self._emitter.comma, key] if size else [key]
 
     def _tail(
         self,
@@ -173,10 +171,7 @@ class ObjectEmitter:
     def _member(self, classes: list[tuple[Language, Term]]) -> Body:
         emitter = self._emitter
         return Alternatives(
-            tuple(
-                Parts((emitter.string(language), emitter.colon, emitter.value(term)))
-                for language, term in classes
-            )
+            tuple(Parts((emitter.key(language), emitter.value(term))) for language, term in classes)
         )
 
 

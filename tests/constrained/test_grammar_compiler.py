@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -137,3 +140,15 @@ def test_a_vocabulary_that_cannot_spell_the_grammar_is_told_at_once() -> None:
     assert compiler.compile(spec("regex", "a+")).start().mask().count == 1
     with pytest.raises(GrammarError, match="no text"):
         compiler.compile(spec("regex", "[bc]"))
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "0"), ({"RUST_LIB_BACKTRACE": "1"}, "1")])
+def test_errors_of_llguidance_take_no_traces_unless_asked_for(
+    given: dict[str, str], found: str
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "RUST_LIB_BACKTRACE"} | given
+    program = "import os, stolon.constrained; print(os.environ['RUST_LIB_BACKTRACE'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True
+    )
+    assert done.stdout.strip() == found
