@@ -8,6 +8,7 @@ never; nothing raises while a request runs; a token that is not allowed changes 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 
 import llguidance
@@ -76,11 +77,12 @@ class LlgGrammar:
 
     def __del__(self) -> None:
         """Called when no matcher is left either."""
-        if self.nbytes > LARGE:
+        # No thread begins once the interpreter ends; it waits for one that has begun.
+        if self.nbytes > LARGE and not sys.is_finalizing():
             self._spare.clear()
-            with contextlib.suppress(Exception):  # of an interpreter that ends
+            with contextlib.suppress(RuntimeError):
                 arguments = (self._prototype, self._vocabulary.size)
-                threading.Thread(target=_free, args=arguments, daemon=True).start()
+                threading.Thread(target=_free, args=arguments, name="stolon-free").start()
 
 
 def _free(matcher: llguidance.LLMatcher, beyond: int) -> None:
