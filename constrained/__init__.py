@@ -6,9 +6,10 @@ Knows token bytes and nothing of models, schedulers or programs.
 import os
 
 from stolon.constrained.closing import Closer
-from stolon.constrained.compiler import CompileLimits, GrammarCompiler
+from stolon.constrained.compiler import GrammarCompiler
 from stolon.constrained.completions import ClosingTable
 from stolon.constrained.json_text import parse_json
+from stolon.constrained.limits import CompileLimits
 from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.matching import Grammar, Matcher
 from stolon.constrained.spec import GrammarKind, GrammarSpec
