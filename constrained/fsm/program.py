@@ -123,7 +123,7 @@ class _Builder:
         for numbers in self._numbers:
             numbers.clear()
         while self._nodes:
-            del self._nodes[-_PIECE:]
+            self._nodes.pop()  # it may have hundreds of edges
         while self._code:
             del self._code[-_PIECE:]
 
