@@ -8,6 +8,8 @@ never; nothing raises while a request runs; a token that is not allowed changes 
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 
 import llguidance
 
@@ -20,6 +22,8 @@ __all__ = ["LlgGrammar", "LlgMatcher"]
 # A forced run is cut here and goes on once it is accepted: a recursive schema can force for ever.
 MAX_FORCED = 1024
 MAX_BEGINNING = 32_768
+LARGE = 1 << 20
+"""Bytes of a grammar that takes a millisecond to be freed."""
 DEAD_END = "no text in the grammar goes on from here"
 TOO_COMPLEX = "the grammar became too complex"
 SIMPLIFY = "simplify the grammar or bound its repetitions"
@@ -52,7 +56,8 @@ class LlgGrammar:
         self._pool = pool
         self._prototype = prototype
         self._first: Mask | None = None
-        probe = self._copy()
+        self._spare = [prototype.deep_copy()]
+        probe = LlgMatcher(vocabulary, pool, self._spare[0], self)
         # The mask comes first: it walks what is forced without the interpreter lock.
         self._first = probe.mask()
         if forcing and probe.error is None and len(probe.forced_bytes()) > MAX_BEGINNING:
@@ -61,18 +66,33 @@ class LlgGrammar:
                 hint=NO_WAY_OUT,
             )
         self.error = probe.error
-        self._unused = [probe]  # as good as a copy, for whoever starts first
 
     def start(self, *, wait: bool = True) -> LlgMatcher:
         """A matcher at the beginning of the grammar, which never waits. Takes tens of microseconds."""
-        with contextlib.suppress(IndexError):
-            return self._unused.pop()
-        return self._copy()
+        try:
+            inner = self._spare.pop()  # as good as a copy, for whoever starts first
+        except IndexError:
+            inner = self._prototype.deep_copy()
+        return LlgMatcher(self._vocabulary, self._pool, inner, self, mask=self._first)
 
-    def _copy(self) -> LlgMatcher:
-        return LlgMatcher(
-            self._vocabulary, self._pool, self._prototype.deep_copy(), mask=self._first
-        )
+    def __del__(self) -> None:
+        """Called when no matcher is left either."""
+        # No thread begins once the interpreter ends; it waits for one that has begun.
+        if self.nbytes > LARGE and not sys.is_finalizing():
+            self._spare.clear()
+            with contextlib.suppress(RuntimeError):
+                arguments = (self._prototype, self._vocabulary.size)
+                threading.Thread(target=_free, args=arguments, name="stolon-free").start()
+
+
+def _free(matcher: llguidance.LLMatcher, beyond: int) -> None:
+    """Free a large grammar without the interpreter lock, which its finalizer would hold for milliseconds.
+
+    A token that no vocabulary has leaves of a matcher its error alone; of two at a time it is taken with the
+    lock released.
+    """
+    pair = [(matcher, beyond), (matcher.deep_copy(), beyond)]
+    llguidance.LLExecutor(num_threads=1).consume_token_par(pair)
 
 
 class LlgMatcher:
@@ -86,12 +106,14 @@ class LlgMatcher:
         vocabulary: Vocabulary,
         pool: MaskPool,
         inner: llguidance.LLMatcher,
+        grammar: LlgGrammar,
         *,
         mask: Mask | None = None,
     ) -> None:
         self._vocabulary = vocabulary
         self._pool = pool
         self._inner = inner
+        self._grammar = grammar  # frees what they share
         self._mask = mask
         self._ended = False  # an end-of-sequence id was accepted; it is not shown to llguidance
         self._accepted = 0
@@ -171,7 +193,8 @@ class LlgMatcher:
 
     def fork(self) -> LlgMatcher:
         """An independent copy at the same position."""
-        twin = LlgMatcher(self._vocabulary, self._pool, self._inner.deep_copy(), mask=self._mask)
+        inner = self._inner.deep_copy()
+        twin = LlgMatcher(self._vocabulary, self._pool, inner, self._grammar, mask=self._mask)
         twin._ended, twin._accepted, twin.error = self._ended, self._accepted, self.error
         return twin
 

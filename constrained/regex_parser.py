@@ -20,6 +20,7 @@ __all__ = ["MAX_REPEAT", "parse_ecma_search", "parse_regex"]
 MAX_DEPTH = 100
 MAX_LENGTH = 100_000
 MAX_REPEAT = 100_000
+PIECE = 4096
 _FLAGS = {
     "i": "ignore_case",
     "m": "multi_line",
@@ -71,7 +72,8 @@ class _Group:
     def close(self) -> tuple[Node, int]:
         depth = max((d for _, d in self.items), default=0)
         self.alternatives.append(sequence(node for node, _ in self.items))
-        self.items = []
+        while self.items:  # in pieces: freeing many at once holds up other threads
+            del self.items[-PIECE:]
         return choice(self.alternatives), depth
 
 

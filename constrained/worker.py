@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from stolon.constrained.compiler import compile_here
+from stolon.constrained.compilation import compile_here
 from stolon.constrained.limits import CompileLimits
 from stolon.constrained.masks import MaskPool
 from stolon.constrained.schema.budget import Budget

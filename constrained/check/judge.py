@@ -25,8 +25,9 @@ class Judge:
         self._vocabulary = vocabulary
         self._setup = setup
         self._compiler = GrammarCompiler(vocabulary, cache_entries=1)
-        # The first use of a vocabulary prepares it; that belongs to no case.
-        self._compiler.compile(GrammarSpec(kind="json_object")).start().mask()
+        # The first use of a vocabulary prepares it, for each tier its own way; that belongs to no case.
+        for spec in (GrammarSpec(kind="json_object"), GrammarSpec(kind="regex", text="a")):
+            self._compiler.compile(spec).start().mask()
 
     def judge(self, case: Case) -> Reply:
         """Compile a case and judge its instances. Only faults of ours raise."""

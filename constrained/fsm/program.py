@@ -28,6 +28,7 @@ FAR = 1 << 40  # lengths are counted up to here
 _Key = tuple[tuple[Edge, ...], bool]
 _Int = npt.NDArray[np.int64]
 _PIECE = 1024  # rows; about half a millisecond
+_PARTS = 32
 
 
 class TooLarge(Exception):
@@ -62,9 +63,12 @@ def build_program(tree: Node, alphabet: frozenset[int]) -> Program:
     Every position of the program can reach the end. Raises TooLarge.
     """
     builder = _Builder(alphabet)
-    accept = builder.emit(ACCEPT, 0, length=0, loop=-1)
-    start = builder.node(tree, accept)
-    return builder.finished(start)
+    try:
+        accept = builder.emit(ACCEPT, 0, length=0, loop=-1)
+        start = builder.node(tree, accept)
+        return builder.finished(start)
+    finally:
+        builder.release()
 
 
 class _Builder:
@@ -75,7 +79,9 @@ class _Builder:
         self._roots: dict[int, tuple[Graph, int | None]] = {}  # by identity
         self._code: list[list[int]] = []
         self._targets: list[int] = []
-        self._nodes: dict[_Key, int] = {}
+        self._nodes: list[_Key] = []
+        # In parts, as one table of all would hold up other threads whenever it grows.
+        self._numbers: list[dict[_Key, int]] = [{} for _ in range(_PARTS)]
         self._edges = 0
         self._more: list[int] = []  # shortest text from a node, by number; 0 at an end
         self._depth = 0
@@ -111,6 +117,15 @@ class _Builder:
             _table(nodes, 3),
             _table(edges, 3),
         )
+
+    def release(self) -> None:
+        """Free what was built one by one: freeing many at once holds up other threads."""
+        for numbers in self._numbers:
+            numbers.clear()
+        while self._nodes:
+            self._nodes.pop()  # it may have hundreds of edges
+        while self._code:
+            del self._code[-_PIECE:]
 
     def node(self, node: Node, following: int) -> int | None:
         """Where to begin to read `node` and then go on at `following`; None without any text."""
@@ -313,9 +328,11 @@ class _Builder:
         if not out and not end:
             return None
         key = (out, end)
-        number = self._nodes.get(key)
+        numbers = self._numbers[out[0][2] % _PARTS if out else 0]
+        number = numbers.get(key)
         if number is None:
-            number = self._nodes[key] = len(self._nodes)
+            number = numbers[key] = len(self._nodes)
+            self._nodes.append(key)
             self._more.append(0 if end else 1 + min(self._more[to] for _, _, to in out))
             self._edges += len(out)
             if max(number, self._edges) > MAX_NODES:

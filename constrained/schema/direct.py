@@ -73,6 +73,7 @@ class _Translation:
     def __init__(self, document: Any) -> None:
         self._document = document
         self._names: dict[Path, str] = {(): ""}
+        self._references: dict[str, str] = {}
         self._todo: list[Path] = []
         self._definitions: dict[str, Any] = {}
         self._count = 0
@@ -118,9 +119,10 @@ class _Translation:
         if not _CHANGING.isdisjoint(out):
             _settle(out)
         for keyword in _MAPS:
-            members = out.get(keyword, {})
-            for name in members:
-                self._note(members, name)
+            if keyword in out:
+                members = out[keyword]
+                for name in members:
+                    self._note(members, name)
         for keyword in _SINGLE:
             if keyword in out:
                 self._note(out, keyword)
@@ -141,11 +143,15 @@ class _Translation:
     def _reference(self, reference: str) -> str:
         if self._inside_one_of:
             self._one_of_refers = True
-        path = resolve(self._document, reference, ())
-        if path not in self._names:
-            self._names[path] = f"d{len(self._names)}"
-            self._todo.append(path)
-        return f"#/$defs/{self._names[path]}" if path else "#"
+        found = self._references.get(reference)
+        if found is None:
+            path = resolve(self._document, reference, ())
+            if path not in self._names:
+                self._names[path] = f"d{len(self._names)}"
+                self._todo.append(path)
+            found = f"#/$defs/{self._names[path]}" if path else "#"
+            self._references[reference] = found
+        return found
 
     def _note(self, holder: dict[str, Any], name: str) -> None:
         """Take note of a translated schema if it may be shared."""
@@ -178,17 +184,18 @@ def _unsuited() -> GrammarError:
 
 def _is_of_single_values(schema: dict[str, Any]) -> bool:
     """Whether a translated schema holds no others, but for the patterns of formats."""
-    return all(
-        keyword in _SINGLE_VALUES
-        or (keyword == "allOf" and all(one.keys() <= _SINGLE_VALUES for one in value))
-        for keyword, value in schema.items()
+    keywords = schema.keys()
+    return keywords <= _SINGLE_VALUES or (
+        keywords - _SINGLE_VALUES == {"allOf"}
+        and all(one.keys() <= _SINGLE_VALUES for one in schema["allOf"])
     )
 
 
 def _is_direct(schema: dict[str, Any]) -> bool:
-    for keyword in _REWRITTEN & schema.keys():
-        if not _says_nothing(keyword, schema):
-            return False
+    if not _REWRITTEN.isdisjoint(schema) and not all(
+        _says_nothing(keyword, schema) for keyword in _REWRITTEN & schema.keys()
+    ):
+        return False
     if schema.get("minProperties", 0) > 1 and schema.get("additionalProperties") is not False:
         return False  # a name that comes twice would be counted twice
     name = schema.get("format")

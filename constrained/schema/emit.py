@@ -1,8 +1,9 @@
 """Shapes as a grammar: every term one rule, every lexeme closed by itself.
 
-Strings end at their closing quote and no spelling is the beginning of another; numbers are followed
-by ``,``, ``]``, ``}`` or the end. So a greedy lexer reads each text in one way, and what is forced
-always ends: it is a beginning of every text of a rule, and each rule that is kept has a finite one.
+Strings end at their closing quote, keys at the colon behind it; at no place is one spelling the beginning of
+another. Numbers are followed by ``,``, ``]``, ``}`` or the end. So a greedy lexer reads each text in one way,
+and what is forced always ends: it is a beginning of every text of a rule, and each rule that is kept has a
+finite one.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Emitter:
         self.rules = Rules(normaliser.budget)
         self.separators = (item_separator, key_separator)
         self.comma = lexeme(item_separator)
-        self.colon = lexeme(key_separator)
-        self._quoting = Quoting(normaliser.languages)
+        self._values = Quoting(normaliser.languages, self.rules)
+        self._keys = Quoting(normaliser.languages, self.rules, key_separator)
         self._arrays = ArrayEmitter(self)
         self._objects = ObjectEmitter(self)
         self._refs: dict[Term, Ref] = {}
@@ -81,14 +82,23 @@ class Emitter:
 
     def string(self, language: Language) -> Body:
         """The spellings of a language's strings."""
+        return self._strings(language, self._values)
+
+    def key(self, language: Language) -> Body:
+        """The same as keys: what comes between a key and its value is part of it."""
+        return self._strings(language, self._keys)
+
+    def named(self, name: str) -> Lexeme:
+        """The key of one name."""
+        return Lexeme(self._keys.literal(name))
+
+    def _strings(self, language: Language, quoting: Quoting) -> Body:
         words = language.words
         if words is not None and len(words) <= 32:
-            return Alternatives(
-                tuple(lexeme(json.dumps(w, ensure_ascii=False)) for w in sorted(words))
-            )
+            return Alternatives(tuple(Lexeme(quoting.literal(w)) for w in sorted(words)))
         if self.normaliser.languages.is_empty(language):
             return Alternatives(())
-        return self.rules.terminal(self._quoting.terminal(language))
+        return self.rules.terminal(quoting.terminal(language))
 
     def _body(self, term: Term) -> Body:
         shape = self.normaliser.shape(term)

@@ -78,6 +78,8 @@ def _count(keyword: str, value: Any, path: Path) -> None:
 
 
 def _type(keyword: str, value: Any, path: Path) -> None:
+    if isinstance(value, str) and value in TYPES:
+        return
     names = value if isinstance(value, list) else [value]
     if not names or not all(isinstance(n, str) and n in TYPES for n in names):
         raise refusal(f"'type' must name JSON types, not {value!r}"[:200], (*path, keyword))

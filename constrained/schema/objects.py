@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -92,45 +91,48 @@ class ObjectEmitter:
                 todo.append(state)
             return refs[state]
 
-        while todo:
-            state = todo.pop()
-            ref = refs[state]
-            chain: list[Body] = []
-            while True:
-                index, clauses, size = state
-                if index == len(names):
-                    chain.append(self._tail(member, classes, last, size))
-                    break
-                without: frozenset[Clause] | None = clauses
-                with_it: frozenset[Clause] | None = clauses
-                if names[index] in asked:
-                    without = _decide(clauses, names[index], False)
-                    with_it = _decide(clauses, names[index], True)
-                if values[index] is self._n.terms.false or size == member.high:
-                    with_it = None
-                head: list[Body] = []
-                if with_it is not None:
-                    head = [*self._key(names[index], size), self._emitter.value(values[index])]
-                taken = None if with_it is None else (index + 1, with_it, min(size + 1, cap))
-                left = None if without is None else (index + 1, without, size)
-                if taken is None and left is None:
-                    chain.append(Alternatives(()))
-                    break
-                if taken is not None and left is not None:
-                    chain.append(Alternatives((Parts((*head, goto(taken))), goto(left))))
-                    break
-                # One way to go on: no rule of its own.
-                chain += head
-                state = taken or left  # type: ignore[assignment]
-            rules.define(ref, Parts(tuple(chain)))
-        return Parts((_OPEN, refs[start], _CLOSE))
+        try:
+            while todo:
+                state = todo.pop()
+                ref = refs[state]
+                chain: list[Body] = []
+                while True:
+                    index, clauses, size = state
+                    if index == len(names):
+                        chain.append(self._tail(member, classes, last, size))
+                        break
+                    without: frozenset[Clause] | None = clauses
+                    with_it: frozenset[Clause] | None = clauses
+                    if names[index] in asked:
+                        without = _decide(clauses, names[index], False)
+                        with_it = _decide(clauses, names[index], True)
+                    if values[index] is self._n.terms.false or size == member.high:
+                        with_it = None
+                    head: list[Body] = []
+                    if with_it is not None:
+                        head = [*self._key(names[index], size), self._emitter.value(values[index])]
+                    taken = None if with_it is None else (index + 1, with_it, min(size + 1, cap))
+                    left = None if without is None else (index + 1, without, size)
+                    if taken is None and left is None:
+                        chain.append(Alternatives(()))
+                        break
+                    if taken is not None and left is not None:
+                        chain.append(Alternatives((Parts((*head, goto(taken))), goto(left))))
+                        break
+                    # One way to go on: no rule of its own.
+                    chain += head
+                    state = taken or left  # type: ignore[assignment]
+                rules.define(ref, Parts(tuple(chain)))
+            return Parts((_OPEN, refs[start], _CLOSE))
+        finally:
+            while refs:  # one by one: freeing many sets of clauses at once holds up other threads
+                refs.popitem()
 
     def _key(self, name: str, size: int) -> list[Body]:
         key = self._keys.get(name)
         if key is None:
-            key = Lexeme(json.dumps(json.dumps(name, ensure_ascii=False), ensure_ascii=False))
-            self._keys[name] = key
-        return [*([self._emitter.comma] if size else []), key, self._emitter.colon]
+            key = self._keys[name] = self._emitter.named(name)
+        return [self._emitter.comma, key] if size else [key]
 
     def _tail(
         self,
@@ -173,10 +175,7 @@ class ObjectEmitter:
     def _member(self, classes: list[tuple[Language, Term]]) -> Body:
         emitter = self._emitter
         return Alternatives(
-            tuple(
-                Parts((emitter.string(language), emitter.colon, emitter.value(term)))
-                for language, term in classes
-            )
+            tuple(Parts((emitter.key(language), emitter.value(term))) for language, term in classes)
         )
 
 

@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from stolon.constrained.regex_build import Ranges, difference, intersect
 from stolon.constrained.schema.language import Language
 from stolon.constrained.schema.languages import Languages
+from stolon.constrained.schema.rules import Rules
 
-__all__ = ["STRING", "Quoting", "regex_literal"]
+__all__ = ["Quoting", "regex_literal"]
 
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 _RAW_CONTROL: Ranges = ((0, 31),)
@@ -23,7 +24,7 @@ _QUOTE, _BACKSLASH = 34, 92
 _ESCAPED: Ranges = ((0, 31), (_QUOTE, _QUOTE), (_BACKSLASH, _BACKSLASH))
 _META = frozenset("\\.+*?()|[]{}^$/#&~-\"'<>%@ ")
 
-STRING = r'/"([^"\\\x00-\x1F]|\\(["\\bfnrt]|u00(0[0-7bef]|1[0-9a-f])))*"/'
+_STRING = r'"([^"\\\x00-\x1F]|\\(["\\bfnrt]|u00(0[0-7bef]|1[0-9a-f])))*"'
 
 
 def regex_literal(text: str) -> str:
@@ -43,28 +44,45 @@ def _point(code: int) -> str:
 
 
 class Quoting:
-    """Prints languages of one `Languages`."""
+    """Prints languages of one `Languages`.
 
-    def __init__(self, languages: Languages) -> None:
+    Args:
+        rules: where terminals of the expressions are defined.
+        after: text that ends each spelling, after the closing quote.
+    """
+
+    def __init__(self, languages: Languages, rules: Rules, after: str = "") -> None:
         self._languages = languages
+        self._rules = rules
+        self._after = after
+        self._end = regex_literal(after)
         self._inner: dict[Language, str] = {}
+
+    def literal(self, word: str) -> str:
+        """A Lark literal: the spelling of one string."""
+        return json.dumps(json.dumps(word, ensure_ascii=False) + self._after, ensure_ascii=False)
 
     def terminal(self, language: Language) -> str:
         """An expression for a Lark terminal: the spellings of all strings of a language."""
         if language is self._languages.everything:
-            return STRING
+            return self._any()
         if language.kind == "and":
             parts: tuple[Language, ...] = language.args[0]
             texts = [self._factor(p) for p in parts]
             if all(p.kind == "not" for p in parts):
-                texts.insert(0, STRING)
+                texts.insert(0, self._rules.inside(self._any()))
             return " & ".join(texts)
         if language.kind == "not":
-            return f"{STRING} & {self._factor(language)}"
+            return f"{self._rules.inside(self._any())} & {self._factor(language)}"
         if language.kind == "or" and self._mixed(language):
             options: tuple[Language, ...] = language.args[0]
             return " | ".join(f"({self.terminal(o)})" for o in options)
-        return f'/"{self._regex(language)}"/'
+        if language.kind == "words":
+            return " | ".join(map(self.literal, sorted(language.args[0])))
+        return f'/"{self._regex(language)}"{self._end}/'
+
+    def _any(self) -> str:
+        return f"/{_STRING}{self._end}/"
 
     def _factor(self, language: Language) -> str:
         if language.kind == "not":

@@ -63,6 +63,7 @@ class Rules:
         self._budget = budget
         self._rules: dict[str, Body] = {}
         self._terminals: dict[str, str] = {}
+        self._inside: set[str] = set()
         self._lines: list[str] = []
         self._fresh = 0
 
@@ -93,6 +94,12 @@ class Rules:
         name = self._terminals.setdefault(expression, f"T{len(self._terminals)}")
         return Lexeme(name)
 
+    def inside(self, expression: str) -> str:
+        """The name of a terminal that is read once, for the expressions of other terminals."""
+        name = self.terminal(expression).text
+        self._inside.add(name)
+        return name
+
     def release(self) -> None:
         """Let go of the rules one by one: freeing many at once holds up other threads."""
         while self._rules:
@@ -104,23 +111,23 @@ class Rules:
         start = next(iter(self._rules))
         if start not in productive:
             return None
+        printer = _Printer(productive)
         lines = [f"start: {start}"]
         seen = {start}
         todo = [start]
-        used: set[str] = set()
         while todo:
             name = todo.pop()
             found: list[str] = []
-            text = _print(self._rules[name], found, productive, top=True)
+            text = printer.text(self._rules[name], found, top=True)
             assert text is not None
             lines.append(f"{name}: {text or _EMPTY}")
-            used.update(found)
             for other in found:
-                if other in self._rules and other not in seen:
+                if other not in seen:
                     seen.add(other)
                     todo.append(other)
+        lines += [f"{name}: {text}" for text, name in printer.lexemes.items()]
         for expression, name in self._terminals.items():
-            if name in used:
+            if name in printer.lexemes or name in self._inside:
                 lines.append(f"{name}: {expression}")
         return "\n".join(lines + self._lines) + "\n"
 
@@ -159,43 +166,57 @@ def _ends(body: Body, productive: set[str]) -> bool:
     return body.low == 0 or _ends(body.body, productive)
 
 
-def _print(body: Body, names: list[str], productive: set[str], *, top: bool = False) -> str | None:
-    """The text of a body without what has no finite text: None if that leaves nothing.
+class _Printer:
+    """Prints bodies without what has no finite text.
 
-    It is empty for a body of no text at all. The names of rules and terminals in it are added to `names`.
+    Attributes:
+        lexemes: rules that stand for one lexeme each, by its text. llguidance works a lexeme out anew at each
+            place that spells it out.
     """
-    if isinstance(body, Lexeme):
-        names.append(body.text)
-        return body.text
-    if isinstance(body, Ref):
-        if body.name not in productive:
-            return None
-        names.append(body.name)
-        return body.name
-    before = len(names)
-    if isinstance(body, Parts):
-        texts = []
-        for part in body.parts:
-            text = _print(part, names, productive)
-            if text is None:
-                del names[before:]
+
+    def __init__(self, productive: set[str]) -> None:
+        self._productive = productive
+        self.lexemes: dict[str, str] = {}
+
+    def text(self, body: Body, names: list[str], *, top: bool = False) -> str | None:
+        """The text of a body, empty for no text at all; None if it has no finite text.
+
+        The names of rules in it are added to `names`.
+        """
+        if isinstance(body, Lexeme):
+            if "::" in body.text:  # a rule with a parameter
+                return body.text
+            return self.lexemes.setdefault(body.text, f"l{len(self.lexemes)}")
+        if isinstance(body, Ref):
+            if body.name not in self._productive:
                 return None
-            if text:
-                texts.append(text)
-        return " ".join(texts)
-    if isinstance(body, Alternatives):
-        options = [_print(option, names, productive) for option in body.options]
-        found = dict.fromkeys([text or _EMPTY for text in options if text is not None])
-        if not found:
-            return None
-        joined = " | ".join(found)
-        return joined if top or len(found) == 1 else f"({joined})"
-    text = _print(body.body, names, productive)
-    low, high = body.low, body.high
-    if high == 0 or text is None:
-        del names[before:]
-        return "" if high == 0 or low == 0 else None
-    return _repeated(text or _EMPTY, body.body, low, high)
+            names.append(body.name)
+            return body.name
+        before = len(names)
+        if isinstance(body, Parts):
+            top = top and len(body.parts) == 1
+            texts = []
+            for part in body.parts:
+                text = self.text(part, names, top=top)
+                if text is None:
+                    del names[before:]
+                    return None
+                if text:
+                    texts.append(text)
+            return " ".join(texts)
+        if isinstance(body, Alternatives):
+            options = [self.text(option, names) for option in body.options]
+            found = dict.fromkeys([text or _EMPTY for text in options if text is not None])
+            if not found:
+                return None
+            joined = " | ".join(found)
+            return joined if top or len(found) == 1 else f"({joined})"
+        text = self.text(body.body, names)
+        low, high = body.low, body.high
+        if high == 0 or text is None:
+            del names[before:]
+            return "" if high == 0 or low == 0 else None
+        return _repeated(text or _EMPTY, body.body, low, high)
 
 
 def _repeated(text: str, inner: Body, low: int, high: int | None) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -137,3 +140,50 @@ def test_a_vocabulary_that_cannot_spell_the_grammar_is_told_at_once() -> None:
     assert compiler.compile(spec("regex", "a+")).start().mask().count == 1
     with pytest.raises(GrammarError, match="no text"):
         compiler.compile(spec("regex", "[bc]"))
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "0"), ({"RUST_LIB_BACKTRACE": "1"}, "1")])
+def test_errors_of_llguidance_take_no_traces_unless_asked_for(
+    given: dict[str, str], found: str
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "RUST_LIB_BACKTRACE"} | given
+    program = "import os, stolon.constrained; print(os.environ['RUST_LIB_BACKTRACE'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True
+    )
+    assert done.stdout.strip() == found
+
+
+def test_a_large_grammar_is_freed_beside_its_users_once_they_are_gone() -> None:
+    compiler = GrammarCompiler(make_vocabulary())
+    names = {f"{i} {'x' * 400}": {"type": "null"} for i in range(99)}
+    small = compiler.compile(spec("json_schema", {"minProperties": 1}))
+    large = compiler.compile(spec("json_schema", {"properties": names}))
+    prototypes = [grammar._prototype for grammar in (small, large)]  # type: ignore[attr-defined]
+    matcher = large.start().fork()
+    del small, large
+    compiler._cache.clear()
+    assert matcher.accept(ord("{"))
+    assert not prototypes[1].is_error()
+    del matcher
+    for thread in threading.enumerate():
+        if thread.name == "stolon-free":
+            thread.join(10)
+    assert prototypes[1].is_error()  # what is left of it
+    assert not prototypes[0].is_error()
+    compiler.close()
+
+
+def test_an_interpreter_that_ends_frees_large_grammars_itself() -> None:
+    program = (
+        "import json\n"
+        "from stolon.constrained import GrammarCompiler, GrammarSpec, Vocabulary\n"
+        "bytes_ = [bytes((i,)) for i in range(256)] + [b'<end>']\n"
+        "end = frozenset([256])\n"
+        "compiler = GrammarCompiler(Vocabulary(bytes_, end, end, lambda text: list(text.encode())))\n"
+        "schema = {'properties': {f'{i}' + 'x' * 400: {} for i in range(99)}}\n"
+        "grammar = compiler.compile(GrammarSpec(kind='json_schema', text=json.dumps(schema)))\n"
+        "assert grammar.nbytes > 1 << 20\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -8,6 +8,7 @@ from typing import Any
 from support.grammar_walk import accepts, compiled
 
 from stolon.constrained.schema.direct import direct_schema
+from stolon.constrained.schema.plan import json_source
 
 URI, WORD, COUNT = {"type": "string", "format": "uri"}, {"type": "string"}, {"type": "integer"}
 
@@ -68,3 +69,21 @@ def test_a_format_keeps_a_pattern_and_a_length_beside_it() -> None:
     assert accepts(both, '["ab.c"]')
     for wrong in ('["b.c"]', '["a-"]', '["abcdef"]', '["a"]'):
         assert not accepts(both, wrong)
+
+
+def test_the_source_says_the_same_as_the_schema() -> None:
+    values = [
+        2**63,
+        -(10**39),
+        1e16,
+        5e-324,
+        -0.0,
+        0.1,
+        'é\u2028\x7f\x00"\\/',
+        None,
+        True,
+        {"a": []},
+    ]
+    [grammar] = json.loads(json_source({"enum": values}, "compact"))["grammars"]
+    assert grammar["json_schema"]["enum"] == values
+    assert grammar["json_schema"]["x-guidance"]["key_separator"] == ":"

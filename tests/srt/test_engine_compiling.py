@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.engines import hash_engine
 
-from stolon.constrained import compiler
+from stolon.constrained import compilation
 from stolon.constrained.fsm import grammar as fsm_grammar
 from stolon.errors import GrammarError
 from stolon.srt.engine import Engine
@@ -268,7 +268,7 @@ def test_an_automaton_is_outgrown_off_the_loop(name: str, monkeypatch: pytest.Mo
     """Its grammar is compiled anew in a thread, meanwhile others go on, and no token is another one."""
     threads: set[str] = set()
     go = threading.Event()
-    in_llguidance = compiler._in_llguidance
+    in_llguidance = compilation._in_llguidance
 
     def slow(*args: Any) -> Any:
         threads.add(threading.current_thread().name)
@@ -282,7 +282,7 @@ def test_an_automaton_is_outgrown_off_the_loop(name: str, monkeypatch: pytest.Mo
         expected.go.set()
         whole = expected.submit(wide).wait()
     monkeypatch.setattr(fsm_grammar, "MAX_SET", 8)
-    monkeypatch.setattr(compiler, "_in_llguidance", slow)
+    monkeypatch.setattr(compilation, "_in_llguidance", slow)
     with hash_engine() as engine:
         held = Answer(wide)
         engine.submit(wide, held)
@@ -313,7 +313,7 @@ def test_a_refusal_of_what_an_outgrown_automaton_needs_ends_the_request(
         raise GrammarError("no")
 
     monkeypatch.setattr(fsm_grammar, "MAX_SET", 8)
-    monkeypatch.setattr(compiler, "_in_llguidance", refuse)
+    monkeypatch.setattr(compilation, "_in_llguidance", refuse)
     with hash_engine() as engine:
         for rid, place in (("a", 1), ("b", 3)):
             before = [Text("x")] if rid == "a" else [Text("x"), gen(None), Text("y")]
