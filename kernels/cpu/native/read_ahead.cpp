@@ -1,11 +1,22 @@
 #include "read_ahead.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 namespace stolon {
 
 namespace {
 
-// Of a layer's keys and values, at most: a quarter of a usual third-level cache, which others use too.
-constexpr int64_t kMostBytes = int64_t(8) << 20;
+// Of a layer's keys and values, at most: a quarter of the third-level cache, which others use too.
+int64_t most_bytes() {
+    constexpr int64_t kMost = int64_t(8) << 20;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    static const int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (cache > 0) return std::min(kMost, cache / 4);
+#endif
+    return kMost;
+}
 
 int64_t row_bytes(const HeadShape& shape) { return int64_t(shape.num_kv_heads) * shape.head_dim * int64_t(sizeof(bf16)); }
 
@@ -36,8 +47,9 @@ ReadAhead::ReadAhead(std::span<const Op> ops, int lanes)
 }
 
 void ReadAhead::begin(std::span<const AttentionPlan* const> plans) {
+    const int64_t most = most_bytes();
     slots_.resize(plans.size());
-    for (size_t i = 0; i < plans.size(); ++i) plans[i]->list_reads(kMostBytes / (2 * row_bytes(plans[i]->shape)), slots_[i]);
+    for (size_t i = 0; i < plans.size(); ++i) plans[i]->list_reads(most / (2 * row_bytes(plans[i]->shape)), slots_[i]);
     // The first attention has no products before it in which to read much.
     for (int lane = 0; lane < lanes_; ++lane) places_[size_t(lane)] = {};
 }
