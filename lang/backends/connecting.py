@@ -53,7 +53,7 @@ def connect(
         read_timeout: how long an answer may be silent; by default 60 for a Stolon server, 600 for others.
         max_connections: requests under way at the same time; others wait for their turn.
         retries: how often a request is sent again when the server was busy or out of reach and nothing of
-            its answer had come. One that has never answered and can't be reached is given a second.
+            its answer had come. One that has never accepted a connection is given a second.
 
     Raises BackendUnavailable if nobody answers, AccessDenied for a wrong key, InvalidRequest for an
     address or a dialect that is none.

@@ -12,7 +12,7 @@ How a backend uses it, always on the runtime loop (`stolon.lang.runtime_loop`)::
 * `json` and `stream` retry by themselves, with backoff and jitter, only while nothing of the answer has
   been handed out: connections refused or lost, 429, 502, 503, 504 (``Retry-After``, ``retry-after-ms`` and
   ``x-should-retry`` are heard). An answer that is late is not asked for again. Cancelling a task ends a wait.
-  A server that never answered this client, and can't be reached, is given `FIRST_CONTACT` seconds.
+  A server that never accepted a connection of this client is given `FIRST_CONTACT` seconds.
 * Everything else arrives as a StolonError: `BackendUnavailable` (can't be reached, lost, late),
   `Overloaded` (429), `AccessDenied` (401, 403), `InvalidRequest` (400, 413, 422 …, the server's own words),
   `BackendError` (the rest, and answers that are too large or no JSON). `http_errors.refusal` makes them;
@@ -44,7 +44,7 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
 
 FIRST_CONTACT = 1.0
-"""Seconds from the first attempt on in which a server that has never answered is tried again: it may be just
+"""Seconds from the first attempt on in which a server that was never reached is tried again: it may be just
 starting, but a wrong address should soon be told."""
 
 _RETRIED = frozenset({429, 502, 503, 504})
@@ -222,14 +222,20 @@ class HTTPClient:
         if body is not None:
             headers["content-type"] = "application/json"
             content = body if isinstance(body, bytes) else encoded(body)
+        extensions = {} if self._reached else {"trace": self._trace}
         try:
             return client.build_request(
-                method, self.server + path, content=content, headers=headers
+                method, self.server + path, content=content, headers=headers, extensions=extensions
             )
         except (UnicodeEncodeError, httpx.InvalidURL) as error:
             raise InvalidRequest(
                 f"the request to {self.server} can't be written: {error}"
             ) from None
+
+    async def _trace(self, event: str, _: Mapping[str, Any]) -> None:
+        """A connection has come about as soon as a request is written to it."""
+        if event.endswith("send_request_headers.started"):
+            self._reached = True
 
     async def _refusal(self, response: httpx.Response) -> StolonError:
         """The error of an answer that is none; its body is read as far as it matters."""

@@ -33,7 +33,7 @@ def unreachable(
 ) -> BackendError:
     """The error of a connection that did not come about, broke off, or fell silent.
 
-    `begun`: in the middle of an answer. `ever`: the server has answered before.
+    `begun`: in the middle of an answer. `ever`: the server has accepted a connection before.
     """
     detail = printable(str(error)) or type(error).__name__
     match error:

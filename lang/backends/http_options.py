@@ -25,8 +25,8 @@ class Retries:
     """How often, and after which waits, a request is sent again. Times in seconds.
 
     Attributes:
-        count: further attempts after the first one; 0 is none. A server that has never answered and
-            can't be reached gets those that fit into a second.
+        count: further attempts after the first one; 0 is none. A server that has never accepted
+            a connection gets those that fit into a second.
         first_wait: before the second attempt, then twice as long each time. Each wait is shortened at
             random by up to a half: clients that failed together do not come back together.
         longest_wait: no wait is longer, and a server that asks for a longer one is not asked again.

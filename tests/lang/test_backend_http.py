@@ -144,8 +144,47 @@ def test_a_server_that_never_answered_is_soon_given_up(trouble, monkeypatch):
         return tried
 
     never = "is it running, and are the host and the port of the address right?"
-    # Within the first second it is asked again, later once, and once it has answered always.
+    # Within the first second it is asked again, later once, and once it was reached always.
     assert asyncio.run(go()) == [(5, never), (1, never), (5, "is it still running?")]
+
+
+def test_a_server_that_is_lost_before_its_first_answer_is_waited_for(monkeypatch):
+    monkeypatch.setattr(client_module, "FIRST_CONTACT", 0.0)
+    lives = []
+
+    async def dies(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        lives.pop().close()
+        writer.transport.abort()
+
+    async def answers(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        writer.close()
+
+    def at_attempt(number):
+        attempts.append(number)
+        if number == 2:
+            task = asyncio.start_server(answers, "127.0.0.1", port, reuse_address=True)
+            lives.append(asyncio.ensure_future(task))
+
+    async def go():
+        nonlocal port
+        lives.append(await asyncio.start_server(dies, "127.0.0.1", 0))
+        port = lives[0].sockets[0].getsockname()[1]
+        retries = Retries(count=4, first_wait=0.02)
+        http = HTTPClient(f"http://127.0.0.1:{port}", HTTPOptions(retries=retries))
+        try:
+            return await http.json("GET", "/", at_attempt)
+        finally:
+            await http.aclose()
+            if lives:
+                (await lives[0]).close()
+
+    port = 0
+    attempts = []
+    assert asyncio.run(go()) == {}
+    assert attempts[:3] == [0, 1, 2]
 
 
 def test_nobody_there_is_told_at_once_and_with_what_the_system_says():
