@@ -64,7 +64,7 @@ class ZmqEngineClient:
         self._open: dict[str, _Open] = {}
         self._calls: dict[int, Future[EngineStats | None]] = {}
         self._call_ids = itertools.count()
-        self._lock = threading.Lock()  # guards the two tables, `_dead`
+        self._lock = threading.Lock()  # guards the two tables, `_dead`, setting `_ready`
         self._send_lock = threading.Lock()  # a ZeroMQ socket may change threads only behind a fence
         self._dead: StolonError | None = None
         self._closing = threading.Event()
@@ -143,9 +143,13 @@ class ZmqEngineClient:
             if self._closed:
                 return
             self._closed = True
-        if self.process.poll() is None:
-            self._send(ipc.pack(ipc.Shutdown()))
-            self._reap()
+        try:
+            if self.process.poll() is None:
+                self._stop_process()
+        finally:
+            self._tidy_up()
+
+    def _tidy_up(self) -> None:
         self._closing.set()
         self._receiver.join()
         self._mark_dead(EngineClosed("the engine was shut down"))
@@ -157,17 +161,25 @@ class ZmqEngineClient:
         self._context.term()
         self.folder.remove()
 
-    def _reap(self) -> None:
-        # A process that is still loading does not read commands yet: it gets the signal at once.
-        if not self._ready.done():
+    def _stop_process(self) -> None:
+        """End the process and reap it; an interruption kills it."""
+        # One that is still loading reads no commands yet, and has nothing to finish.
+        if self._ready.done():
+            self._send(ipc.pack(ipc.Shutdown()))
+        else:
             self.process.terminate()
-        for stop in (self.process.terminate, self.process.kill):
-            try:
-                self.process.wait(_STOP_TIMEOUT)
-                return
-            except subprocess.TimeoutExpired:
-                stop()
-        self.process.wait()
+        try:
+            for stop in (self.process.terminate, self.process.kill):
+                try:
+                    self.process.wait(_STOP_TIMEOUT)
+                    return
+                except subprocess.TimeoutExpired:
+                    stop()
+        except BaseException:
+            self.process.kill()
+            raise
+        finally:
+            self.process.wait()
 
     def _wait_ready(self) -> ModelInfo:
         while True:
@@ -227,7 +239,9 @@ class ZmqEngineClient:
                 for event in events:
                     self._deliver(event)
             case ipc.Ready(info):
-                self._ready.set_result(info)
+                with self._lock:
+                    if not self._ready.done():  # closed meanwhile
+                        self._ready.set_result(info)
             case ipc.Stats(call, stats):
                 self._answer(call, stats)
             case ipc.Flushed(call):
@@ -266,8 +280,8 @@ class ZmqEngineClient:
             requests, self._open = self._open, {}
             calls, self._calls = self._calls, {}
             dead = self._dead
-        if not self._ready.done():
-            self._ready.set_exception(error)
+            if not self._ready.done():
+                self._ready.set_exception(error)
         for answer in calls.values():
             answer.set_exception(dead)
         for rid, entry in requests.items():

@@ -211,6 +211,43 @@ def test_close_reaps_and_tidies_up():
         client.submit(request("late"), events.put)
 
 
+def test_an_interruption_while_the_engine_loads(monkeypatch, caplog):
+    interrupted = []
+
+    def interrupt(client):
+        interrupted.append(client)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ZmqEngineClient, "_wait_ready", interrupt)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        start("slow")
+    assert time.monotonic() - begun < 2
+    (client,) = interrupted
+    assert client.process.returncode == -signal.SIGTERM
+    assert not client.folder.path.exists()
+    client._take(ipc.Ready(FakeClient().info))  # as of an engine that was ready just then
+    assert not caplog.records
+
+
+def test_an_interruption_while_the_engine_stops(monkeypatch):
+    client = start()
+    wait, waits = client.process.wait, []
+
+    def interrupt(*timeout):
+        waits.append(timeout)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(*timeout)
+
+    monkeypatch.setattr(client.process, "wait", interrupt)
+    monkeypatch.setattr(client, "_send", lambda data: None)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    assert client.process.returncode == -signal.SIGKILL
+    assert not client.folder.path.exists()
+
+
 def test_the_engine_ends_with_its_parent():
     code = (
         "import sys, os, signal; sys.path.insert(0, sys.argv[1])\n"

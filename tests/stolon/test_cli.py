@@ -113,6 +113,21 @@ def test_ctrl_c(monkeypatch, capsys):
         cli.main(["models", "--debug"])
 
 
+def test_one_more_interruption_on_the_way_out_has_no_traceback():
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from stolon import cli\n"
+        "from stolon.commands import models\n"
+        "def interrupt(args): raise KeyboardInterrupt\n"
+        "models.run, sys.argv = interrupt, ['stolon', 'models']\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.exit(cli.main())"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "stolon: interrupted\n")
+
+
 INTERRUPTED = """
 import asyncio, sys
 sys.path.insert(0, {tests!r})

@@ -1,6 +1,7 @@
 """Runs as the engine process of tests: the real process main around a FakeClient."""
 
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -12,7 +13,10 @@ from stolon.srt.server.engine_process import EngineOptions, main
 
 
 def build(options: EngineOptions) -> FakeClient:
-    """Model ``missing`` does not exist; model ``stuck`` answers one character and then nothing."""
+    """Model ``missing`` does not exist, ``slow`` takes long to load, and ``stuck`` answers one
+    character and then nothing."""
+    if options.model == "slow":
+        time.sleep(20)
     if options.model == "missing":
         raise ModelNotFound("there is no model missing", hint="try another")
     client = FakeClient("Hello from afar")
