@@ -15,6 +15,7 @@ from stolon.lang.backends.dialects_body import generation_fields, refuse
 from stolon.lang.backends.dialects_detect import Address, known_host
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
 from stolon.lang.backends.http_errors import printable
+from stolon.lang.backends.http_options import checked_address
 from stolon.lang.backends.keys import service_key
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import finish
@@ -81,9 +82,11 @@ class Anthropic(OneCallPerSample):
         server is Anthropic's."""
         if model_name is None:
             raise InvalidRequest("Anthropic serves several models; name one", param="model_name")
+        url = ANTHROPIC_URL if base_url is None else base_url
+        checked_address(url)
         options = options or HTTPOptions(read_timeout=600.0)
         key = api_key or options.api_key
-        if known_host(base_url or ANTHROPIC_URL) == "anthropic":
+        if known_host(url) == "anthropic":
             key = service_key("Anthropic", "ANTHROPIC_API_KEY", key, options)
         row = dialect("anthropic")
         headers = {"anthropic-version": row.version, **options.headers}
@@ -91,7 +94,7 @@ class Anthropic(OneCallPerSample):
             headers["x-api-key"] = key
         super().__init__(model_name, row, chat_template=transcript_template())
         self._http = HTTPClient(
-            Address.of(base_url or ANTHROPIC_URL).root,
+            Address.of(url).root,
             replace(options, api_key=None, headers=headers),
         )
         self.server = self._http.server

@@ -101,9 +101,9 @@ class HTTPClient:
         Raises InvalidRequest for an address that is none. Nothing is sent.
         """
         self._explain = explain
+        self._loopback = is_loopback(checked_address(base_url))
         self.server = base_url.rstrip("/")
         self.options = options or HTTPOptions()
-        self._loopback = is_loopback(checked_address(self.server))
         self._connections: Connections | None = None
         self._reached = False
         self._first_attempt: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any
 import httpx
 
 from stolon.errors import InvalidRequest
+
+_HOST = re.compile(r"(?=.{1,253}$)([\w-]{1,63}\.)*[\w-]{1,63}\.?", re.ASCII)
 
 
 def _check(name: str, value: Any, kind: Any, *, least: int) -> None:
@@ -82,6 +85,7 @@ class HTTPOptions:
 
 
 def checked_address(url: str) -> httpx.URL:
+    """An address that a request can be sent to. Raises InvalidRequest for anything else."""
     if not isinstance(url, str):
         raise InvalidRequest(f"{url!r} is not an address: it is no string", param="base_url")
     try:
@@ -94,6 +98,11 @@ def checked_address(url: str) -> httpx.URL:
             param="base_url",
             hint="it begins with http:// or https://",
         )
+    host, port = parsed.raw_host.decode("ascii"), parsed.port
+    if not (":" in host or _HOST.fullmatch(host)):
+        raise InvalidRequest(f"{url!r} has no host that can be looked up", param="base_url")
+    if port is not None and not 1 <= port <= 65535:
+        raise InvalidRequest(f"{url!r} has no port from 1 to 65535", param="base_url")
     if parsed.userinfo:
         raise InvalidRequest(
             "an address must not hold a name or password", param="base_url", hint="give api_key"

@@ -12,6 +12,7 @@ from stolon.lang.backends.answers import Answer
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields
 from stolon.lang.backends.http_errors import refusal
+from stolon.lang.backends.http_options import checked_address
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import Completion, take
 from stolon.lang.backends.remote import OneCallPerSample
@@ -32,6 +33,8 @@ class LiteLLM(OneCallPerSample):
             raise InvalidRequest(
                 "drop_params drops what was asked for without a word", param="drop_params"
             )
+        if arguments.get("base_url") is not None:
+            checked_address(arguments["base_url"])
         try:
             self._litellm = import_module("litellm")
         except ImportError:

@@ -21,6 +21,7 @@ from stolon.lang.backends.dialects_detect import (
 )
 from stolon.lang.backends.http import Answer as HTTPAnswer
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
+from stolon.lang.backends.http_options import checked_address
 from stolon.lang.backends.keys import service_key
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_select import constrained, score
@@ -78,8 +79,10 @@ class OpenAI(RemoteBackend):
         if is_azure:
             if base_url is None:
                 raise InvalidRequest("Azure needs base_url", param="base_url")
+            checked_address(base_url)
             base_url = base_url.rstrip("/").removesuffix("/openai/v1") + "/openai/v1"
-        url = base_url or OPENAI_URL
+        url = OPENAI_URL if base_url is None else base_url
+        checked_address(url)
         options = options or HTTPOptions(read_timeout=600.0)
         service = "openai" if is_azure else known_host(url)
         if service == "openai":

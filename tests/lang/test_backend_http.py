@@ -23,6 +23,7 @@ from stolon.errors import (
 from stolon.lang.backends import connections, sse
 from stolon.lang.backends import http as client_module
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, Retries
+from stolon.lang.backends.stolon_server import RemoteEngine
 
 
 class Script:
@@ -185,6 +186,58 @@ def test_a_server_that_is_lost_before_its_first_answer_is_waited_for(monkeypatch
     attempts = []
     assert asyncio.run(go()) == {}
     assert attempts[:3] == [0, 1, 2]
+
+
+NO_ADDRESSES = [
+    "",
+    5,
+    b"http://h",
+    "host",
+    "http://",
+    "ftp://h",
+    "http://h:abc",
+    "http://h:99999",
+    "http://h:0",
+    "http://h:-1",
+    "http://[::1",
+    "http://a b",
+    "http://a..b",
+    "http://" + "a" * 64,
+    "http://h/\ud800",
+    "http://me:secret@h",
+    "http://h/?q=1",
+]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda url: sl.OpenAI("m", base_url=url, api_key="k", dialect="compatible"),
+        lambda url: sl.OpenAI(base_url=url, api_key="k"),
+        lambda url: sl.OpenAI("m", base_url=url, api_key="k", is_azure=True),
+        lambda url: sl.Crusoe("m", base_url=url, api_key="k"),
+        lambda url: sl.Anthropic("m", base_url=url, api_key="k"),
+        lambda url: sl.LiteLLM("m", base_url=url),
+        lambda url: sl.connect(url),
+        lambda url: sl.connect(url, dialect="vllm", model="m"),
+        lambda url: sl.RuntimeEndpoint(url),
+        lambda url: RemoteEngine(url),
+    ],
+)
+def test_what_is_no_address_is_refused_by_name(make, url):
+    with pytest.raises(InvalidRequest) as caught:
+        make(url)
+    assert caught.value.param == "base_url"
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://h", "https://a_b.c-d.:1/v1/", "http://[::1]:65535", "http://é.example", "HTTP://H"],
+)
+def test_what_is_an_address_is_taken(url):
+    sl.OpenAI("m", base_url=url, dialect="compatible").close()
 
 
 def test_nobody_there_is_told_at_once_and_with_what_the_system_says():
