@@ -117,7 +117,7 @@ class ZmqEngineClient:
         with self._lock:
             self._check_alive()
             if request.rid in self._open:
-                raise EngineError(f"request id {request.rid!r} is in use")
+                raise InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
             self._open[request.rid] = _Open(on_event, request.n)
         self._send(data)
 

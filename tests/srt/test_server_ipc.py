@@ -18,7 +18,7 @@ from support.http_server import ask
 from support.ports import listening_ports
 
 from stolon.constrained import GrammarSpec
-from stolon.errors import EngineClosed, EngineError, ModelNotFound
+from stolon.errors import EngineClosed, InvalidRequest, ModelNotFound
 from stolon.srt.protocol import (
     Delta,
     Failed,
@@ -192,11 +192,21 @@ def test_death_of_the_engine_fails_what_is_in_flight():
     assert not client.folder.path.exists()
 
 
-def test_a_request_id_in_use():
+def test_a_request_id_in_use(monkeypatch):
     client = start("stuck")
     client.submit(request("same", stream=True), lambda event: None)
-    with pytest.raises(EngineError, match="in use"):
+    aborted: list[str] = []
+    monkeypatch.setattr(client, "abort", aborted.append)
+    with pytest.raises(InvalidRequest, match="in use"):
         client.submit(request("same"), print)
+    app = create_app(client, served_name="fake")
+    block = {"rid": "same", "segments": [{"type": "text", "text": "a"}, {"type": "gen"}]}
+    for path, body in (("/generate", {"text": "a", "rid": "same"}), ("/blocks", block)):
+        answer = ask(app, "POST", path, json=body)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == ("rid", "invalid_request")
+    assert not aborted  # the first one goes on
     client.close()
 
 
