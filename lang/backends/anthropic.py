@@ -15,7 +15,7 @@ from stolon.lang.backends.dialects_body import generation_fields, refuse
 from stolon.lang.backends.dialects_detect import Address, known_host
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
 from stolon.lang.backends.http_errors import printable
-from stolon.lang.backends.http_options import checked_address
+from stolon.lang.backends.http_options import checked_address, checked_key
 from stolon.lang.backends.keys import service_key
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import finish
@@ -85,7 +85,7 @@ class Anthropic(OneCallPerSample):
         url = ANTHROPIC_URL if base_url is None else base_url
         checked_address(url)
         options = options or HTTPOptions(read_timeout=600.0)
-        key = api_key or options.api_key
+        key = options.api_key if api_key is None else checked_key(api_key)
         if known_host(url) == "anthropic":
             key = service_key("Anthropic", "ANTHROPIC_API_KEY", key, options)
         row = dialect("anthropic")

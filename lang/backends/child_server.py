@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stolon.errors import EngineError
+from stolon.lang.backends.http_options import checked_key
 
 _READY = re.compile(r"serving .* at (http://\S+?)/v1\b")
 _LINES_KEPT = 50
@@ -119,6 +120,7 @@ def _key_file(api_key: str | None) -> Iterator[list[str]]:
     if api_key is None:
         yield []
         return
+    checked_key(api_key)
     handle, name = tempfile.mkstemp(prefix="stolon-key-")
     try:
         os.write(handle, api_key.encode())

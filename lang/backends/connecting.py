@@ -70,7 +70,7 @@ def connect(
         named_dialect(dialect)
     ours = HTTPOptions(
         api_key=api_key,
-        headers=dict(headers or {}),
+        headers={} if headers is None else headers,
         verify=verify,
         connect_timeout=connect_timeout,
         read_timeout=STOLON_SILENCE if read_timeout is None else read_timeout,

@@ -27,6 +27,9 @@ _WHAT_TO_CHECK = {
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 
+# The HTTP library quotes the bytes that it can't make sense of: they may be a key, sent or echoed.
+_QUOTED = re.compile(r"""\W*(\bbytearray\()?\bb['"].*""", re.DOTALL)
+
 
 def unreachable(
     server: str, error: httpx.HTTPError, *, begun: bool = False, ever: bool = True
@@ -35,7 +38,7 @@ def unreachable(
 
     `begun`: in the middle of an answer. `ever`: the server has accepted a connection before.
     """
-    detail = printable(str(error)) or type(error).__name__
+    detail = printable(_QUOTED.sub("", str(error))) or type(error).__name__
     match error:
         case httpx.ConnectTimeout():
             return BackendUnavailable(

@@ -16,6 +16,9 @@ from stolon.errors import InvalidRequest
 
 _HOST = re.compile(r"(?=.{1,253}$)([\w-]{1,63}\.)*[\w-]{1,63}\.?", re.ASCII)
 
+_NAME = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)
+_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
+
 
 def _check(name: str, value: Any, kind: Any, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
@@ -78,10 +81,42 @@ class HTTPOptions:
         _check("connect_timeout", self.connect_timeout, (int, float), least=0)
         if self.read_timeout is not None:
             _check("read_timeout", self.read_timeout, (int, float), least=0)
-        if self.api_key is not None and not isinstance(self.api_key, str):
-            raise InvalidRequest("api_key must be a string", param="api_key")
-        if not all(isinstance(word, str) for pair in self.headers.items() for word in pair):
-            raise InvalidRequest("headers must map strings to strings", param="headers")
+        if not isinstance(self.retries, Retries):
+            raise InvalidRequest("retries must be a Retries", param="retries")
+        if self.api_key is not None:
+            checked_key(self.api_key)
+        _check_headers(self.headers)
+
+
+def checked_key(key: str) -> str:
+    """A key that a header can hold. Raises InvalidRequest, which does not show it."""
+    if not isinstance(key, str):
+        raise InvalidRequest("api_key must be a string", param="api_key")
+    if not key:
+        raise InvalidRequest("api_key is empty", param="api_key", hint="None is no key")
+    if not _VALUE.fullmatch(key):
+        raise InvalidRequest(
+            "api_key must be printable ASCII, without blanks or line ends around it",
+            param="api_key",
+        )
+    return key
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    if not isinstance(headers, Mapping) or not all(
+        isinstance(word, str) for pair in headers.items() for word in pair
+    ):
+        raise InvalidRequest("headers must map strings to strings", param="headers")
+    for name, value in headers.items():
+        # Neither is shown where the other one may hold a key.
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest("headers has a name that is none of HTTP's", param="headers")
+        if not _VALUE.fullmatch(value):
+            raise InvalidRequest(
+                f"headers: the value of {name} must be printable ASCII on one line, without blanks "
+                "around it",
+                param="headers",
+            )
 
 
 def checked_address(url: str) -> httpx.URL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from stolon.errors import InvalidRequest
-from stolon.lang.backends.http_options import HTTPOptions
+from stolon.lang.backends.http_options import HTTPOptions, checked_key
 
 _HEADERS = frozenset({"authorization", "api-key", "x-api-key"})
 
@@ -15,10 +15,14 @@ def service_key(
 ) -> str | None:
     """The key for a service that serves nobody without one; None where the headers have it.
 
-    Raises InvalidRequest if there is none.
+    Raises InvalidRequest if there is none, or one that can't be sent.
     """
-    key = given or options.api_key or (os.environ.get(variable) if variable else None)
-    if not key and not _HEADERS & {name.lower() for name in options.headers}:
+    key = options.api_key if given is None else given
+    if key is None and variable:
+        key = os.environ.get(variable) or None
+    if key is not None:
+        return checked_key(key)
+    if not _HEADERS & {name.lower() for name in options.headers}:
         where = f"set the variable {variable}, or give api_key" if variable else "give api_key"
         raise InvalidRequest(f"{service} needs a key", param="api_key", hint=where)
-    return key
+    return None

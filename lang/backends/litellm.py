@@ -12,7 +12,7 @@ from stolon.lang.backends.answers import Answer
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields
 from stolon.lang.backends.http_errors import refusal
-from stolon.lang.backends.http_options import checked_address
+from stolon.lang.backends.http_options import checked_address, checked_key
 from stolon.lang.backends.messages import chat_messages
 from stolon.lang.backends.openai_wire import Completion, take
 from stolon.lang.backends.remote import OneCallPerSample
@@ -35,6 +35,8 @@ class LiteLLM(OneCallPerSample):
             )
         if arguments.get("base_url") is not None:
             checked_address(arguments["base_url"])
+        if arguments.get("api_key") is not None:
+            checked_key(arguments["api_key"])
         try:
             self._litellm = import_module("litellm")
         except ImportError:

@@ -326,6 +326,82 @@ def test_keys_are_not_shown():
     assert "secret" not in repr(options)
 
 
+@pytest.mark.parametrize("key", ["", "sécret", "secret\n", "sec\x00ret", "secret ", 5])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: HTTPOptions(api_key=key),
+        lambda key: sl.OpenAI("m", api_key=key),
+        lambda key: sl.OpenAI("m", base_url="http://h", api_key=key, dialect="vllm"),
+        lambda key: sl.OpenAI(
+            "m", base_url="https://a.openai.azure.com", api_key=key, is_azure=True
+        ),
+        lambda key: sl.Crusoe("m", api_key=key),
+        lambda key: sl.Anthropic("m", api_key=key),
+        lambda key: sl.Anthropic("m", base_url="http://h", api_key=key),
+        lambda key: sl.LiteLLM("m", api_key=key),
+        lambda key: sl.connect("http://h", api_key=key),
+        lambda key: sl.RuntimeEndpoint("http://h", api_key=key),
+        lambda key: sl.Runtime("m", api_key=key),
+    ],
+)
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(make, key, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    with pytest.raises(InvalidRequest) as caught:
+        make(key)
+    assert caught.value.param == "api_key"
+    assert not key or str(key) not in str(caught.value)
+    assert "ret" not in str(caught.value)
+
+
+def test_so_is_one_of_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret\r\n")
+    with pytest.raises(InvalidRequest, match="api_key must be printable"):
+        sl.OpenAI("m")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x": "secret\r\nY: z"},
+        {"x": "sécret"},
+        {"x": " secret"},
+        {"x": b"secret"},
+        {"x y": "secret"},
+        {"": "secret"},
+        {"secret\n": "x"},
+        {5: "secret"},
+        [("x", "secret")],
+        5,
+    ],
+)
+def test_headers_that_are_none_are_refused_and_not_shown(headers):
+    for make in (
+        lambda: HTTPOptions(headers=headers),
+        lambda: sl.connect("http://h", headers=headers),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            make()
+        assert caught.value.param == "headers"
+        assert "ret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("Illegal header value b'Bearer secret\\n'", "Illegal header value"),
+        ("illegal status line: bytearray(b'x-api-key: secret')", "illegal status line"),
+        ('illegal header line: bytearray(b"it\'s secret")', "illegal header line"),
+        ("b'secret'", "RemoteProtocolError"),
+        ("Server disconnected", "Server disconnected"),
+    ],
+)
+def test_a_lost_connection_quotes_no_bytes(told, shown):
+    with pytest.raises(BackendUnavailable) as caught:
+        ask(Script(httpx.RemoteProtocolError(told)), count=0)
+    assert str(caught.value).endswith(f": {shown}")
+
+
 def test_only_so_many_at_once():
     running = most = 0
 
