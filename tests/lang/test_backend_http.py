@@ -342,7 +342,7 @@ def test_keys_are_not_shown():
         lambda key: sl.LiteLLM("m", api_key=key),
         lambda key: sl.connect("http://h", api_key=key),
         lambda key: sl.RuntimeEndpoint("http://h", api_key=key),
-        lambda key: sl.Runtime("m", api_key=key),
+        lambda key: sl.Runtime(model_path="m", api_key=key),
     ],
 )
 def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(make, key, monkeypatch):
