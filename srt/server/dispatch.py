@@ -24,7 +24,10 @@ from stolon.srt.server.metrics import Metrics
 
 
 class Ticket:
-    """A place in the queue, from the HTTP request's arrival until it first has output."""
+    """A place in the queue, from the HTTP request's arrival until the engine's first event for it.
+
+    A request that is not streamed may have none before its end.
+    """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         """`dispatcher` has reserved one place for it."""

@@ -16,7 +16,8 @@ class ServerLimits:
         max_messages: most messages in a chat.
         max_prompts: most prompts in one completion request.
         max_sequences: most prompts times n in one request.
-        max_queued: requests accepted but not yet producing output; one more is answered 429.
+        max_queued: requests, waiting or running, whose answer has not begun; one more is answered
+            429. An answer that is not streamed begins when it is finished.
         retry_after: what a client that was turned away is told to wait.
         keep_alive: a stream that is silent for this long gets a comment line.
         liveness_window: with work to do, the engine must advance within this time to count as live.

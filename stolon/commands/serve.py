@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--insecure", action="store_true", help="let other machines in without a key"
     )
     parser.add_argument(
-        "--max-queued", type=positive, metavar="N", help="requests that may wait; more get 429"
+        "--max-queued",
+        type=positive,
+        metavar="N",
+        help="requests, waiting or running, whose answer has not begun; one more gets 429. "
+        "An answer that is not streamed begins when it is finished",
     )
     parser.add_argument(
         "--stop-at-eof",

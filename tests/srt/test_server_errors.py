@@ -4,13 +4,14 @@ import asyncio
 import json
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 from support.fake_client import FakeClient
-from support.http_server import ask
+from support.http_server import ask, running
 
 from stolon.errors import EngineClosed, EngineError, InternalError
 from stolon.srt.server import ServerLimits, create_app
@@ -423,6 +424,31 @@ def test_a_full_queue_turns_requests_away():
     assert app.state.server.dispatcher.queued == 0
     assert app.state.server.dispatcher.in_flight == 0
     assert b"stolon_admission_rejections_total 1.0" in ask(app, "GET", "/metrics").content
+
+
+def test_a_place_is_held_until_the_answer_begins():
+    client = FakeClient()
+    client.gate.clear()  # after the first character
+    body = {"prompt": "a"}
+
+    def whole(http):
+        return http.post("/v1/completions", json=body).status_code
+
+    with (
+        running(client, limits=ServerLimits(max_queued=1)) as server,
+        httpx.Client(base_url=server.url, timeout=20) as http,
+        ThreadPoolExecutor() as pool,
+    ):
+        with http.stream("POST", "/v1/completions", json=body | {"stream": True}) as stream:
+            next(stream.iter_text())
+            first = pool.submit(whole, http)
+            while len(client.requests) < 2:
+                assert not first.done()  # turned away
+                time.sleep(0.005)
+            assert whole(http) == 429  # the other one runs, and has nothing to send yet
+            client.gate.set()
+            assert first.result() == 200
+        assert whole(http) == 200
 
 
 def test_a_dead_engine_is_503_everywhere_but_health():
