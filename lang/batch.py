@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,15 @@ class Batch:
     def _end(self, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, BaseException):
             outcome.add_note(f"in item {index} of the batch")
-            if not self._options.return_exceptions and self.failed is None:
+            if self._is_raised(outcome) and self.failed is None:
                 self.failed = index
         self._ended[index] = outcome
+
+    def _is_raised(self, error: BaseException) -> bool:
+        """Whether it ends the batch. One that asks the interpreter to end is never a mere result."""
+        return not self._options.return_exceptions or not isinstance(
+            error, Exception | CancelledError
+        )
 
     def ready(self) -> Iterator[tuple[int, Outcome]]:
         """Hand over what is due; raises a failure that is not to stand among the results."""
@@ -153,7 +160,7 @@ class Batch:
                 return
             outcome = self._ended.pop(index)
             self._position += 1
-            if isinstance(outcome, BaseException) and not self._options.return_exceptions:
+            if isinstance(outcome, BaseException) and self._is_raised(outcome):
                 raise of_item(outcome, index)
             yield index, outcome
 

@@ -65,7 +65,8 @@ class BatchCalls(BoundBody):
                 program takes no thread; any other takes one while its body runs.
             progress, progress_bar: two names of one switch: a bar on stderr with items, failures,
                 generated tokens per second and the time left; "auto" draws it on a terminal only.
-            return_exceptions: failures stand in the list in the place of states. Otherwise the
+            return_exceptions: failures stand in the list in the place of states, except for
+                KeyboardInterrupt, SystemExit and GeneratorExit of a body. Otherwise the
                 first failure lets no further item begin, and is raised when those that run are
                 done; its attribute ``results`` is the list with the states that are finished, the
                 exceptions, and None for items that never began. Its notes, and the ``where`` of a

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from support.fake_engine import FakeEngine
@@ -101,6 +104,45 @@ def test_failures_stand_in_the_list_on_request() -> None:
         "ProgramState",
     ]
     assert kinds[6:] == ["TypeError", "InvalidRequest"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_exits_of_a_body_never_stand_in_the_list(kind: type[BaseException], is_async: bool) -> None:
+    engine = FakeEngine()
+
+    def body(s, i):
+        if i == 1:
+            raise ValueError
+        if i == 2:
+            raise kind
+        return i
+
+    async def abody(s, i):
+        return body(s, i)
+
+    program = sl.function(abody if is_async else body)
+    items = [(i,) for i in range(6)]
+    options: dict[str, Any] = {"num_threads": 1, "backend": engine, "return_exceptions": True}
+
+    async def gathered() -> list[Any]:
+        return await program.arun_batch(items, **options)
+
+    ways: list[Callable[[], object]] = [
+        lambda: program.run_batch(items, **options),
+        lambda: asyncio.run(gathered()),
+    ]
+    for way in ways:
+        with pytest.raises(kind) as error:
+            way()
+        results = error.value.results  # type: ignore[attr-defined]
+        assert results[0].ret_value == 0
+        assert isinstance(results[1], ValueError)
+        assert results[2:] == [error.value, None, None, None]
+    stream = program.run_batch(items, as_completed=True, **options)
+    assert [next(stream)[0] for _ in range(2)] == [0, 1]
+    with pytest.raises(kind):
+        next(stream)
 
 
 def test_failures_of_the_engine_too() -> None:
