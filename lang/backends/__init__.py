@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from stolon.lang.backends.anthropic import Anthropic as Anthropic
     from stolon.lang.backends.connecting import connect as connect
     from stolon.lang.backends.endpoint import RuntimeEndpoint as RuntimeEndpoint
+    from stolon.lang.backends.http_options import HTTPOptions as HTTPOptions
+    from stolon.lang.backends.http_options import Retries as Retries
     from stolon.lang.backends.litellm import LiteLLM as LiteLLM
     from stolon.lang.backends.litellm import VertexAI as VertexAI
     from stolon.lang.backends.openai import Crusoe as Crusoe
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Anthropic",
     "Crusoe",
+    "HTTPOptions",
     "LiteLLM",
     "OpenAI",
     "RemoteEngine",
+    "Retries",
     "Runtime",
     "RuntimeEndpoint",
     "VertexAI",
@@ -35,9 +39,11 @@ __all__ = [
 _HOMES = {
     "Anthropic": "anthropic",
     "Crusoe": "openai",
+    "HTTPOptions": "http_options",
     "LiteLLM": "litellm",
     "OpenAI": "openai",
     "RemoteEngine": "stolon_server",
+    "Retries": "http_options",
     "Runtime": "runtime",
     "RuntimeEndpoint": "endpoint",
     "VertexAI": "litellm",

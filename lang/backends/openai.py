@@ -73,6 +73,7 @@ class OpenAI(RemoteBackend):
             select: ``exact`` scores choices by their log-probs where the server gives them.
                 ``constrained`` lets the server generate one of the choices greedily instead: for
                 `greedy_token_selection` alone, and without scores.
+            options: timeouts, retries, further headers (`HTTPOptions`); a read_timeout of 600 if None.
         """
         if select not in ("exact", "constrained"):
             raise InvalidRequest("select must be 'exact' or 'constrained'", param="select")

@@ -20,6 +20,7 @@ from stolon.errors import (
     InvalidRequest,
     Overloaded,
 )
+from stolon.lang import backends
 from stolon.lang.backends import connections, sse
 from stolon.lang.backends import http as client_module
 from stolon.lang.backends.http import HTTPClient, HTTPOptions, Retries
@@ -400,6 +401,13 @@ def test_a_lost_connection_quotes_no_bytes(told, shown):
     with pytest.raises(BackendUnavailable) as caught:
         ask(Script(httpx.RemoteProtocolError(told)), count=0)
     assert str(caught.value).endswith(f": {shown}")
+
+
+def test_options_are_public_and_checked():
+    assert backends.HTTPOptions is HTTPOptions
+    assert backends.Retries is Retries
+    with pytest.raises(InvalidRequest, match="retries must be a Retries"):
+        HTTPOptions(retries=4)
 
 
 def test_only_so_many_at_once():
