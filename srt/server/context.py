@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from starlette.requests import Request as HTTPRequest
 
+from stolon.errors import ModelNotFound
 from stolon.srt.client import EngineClient
 from stolon.srt.server.answer import Answer, Job, Preparer
 from stolon.srt.server.dispatch import Dispatcher
-from stolon.srt.server.errors import HTTPFailure
 from stolon.srt.server.limits import ServerLimits
 from stolon.srt.server.metrics import Metrics
 from stolon.srt.server.monitor import EngineMonitor
@@ -60,7 +60,7 @@ class ServerContext:
     def check_model(self, name: str | None) -> None:
         """Raise a 404 unless `name` is the served model; None means it."""
         if name is not None and name != self.served_name:
-            raise HTTPFailure(404, "model_not_found", f"The model {name!r} is not served here.")
+            raise ModelNotFound(f"The model {name!r} is not served here.", param="model")
 
     @property
     def fingerprint(self) -> str:
