@@ -30,6 +30,14 @@ _STRING = re.compile(rb'([^"]*+)(?:"([^"]*+)"(?=\s*+(:)?))?')
 _NO_BRACES = bytes(set(range(256)) - set(b"{}"))
 # Bytes that valid JSON does not have, in the place of the escapes that would hide where a string ends.
 _ESCAPES = ((rb"\\", b"\0"), (rb"\"", b"\1"))
+# Up to the first escape of half a surrogate pair.
+_LONE = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+"
+    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})",
+    re.DOTALL,
+)
+_NUMBERS = re.compile(rb"-?(?:NaN|Infinity)")  # Python's, which its `json` module writes
+_PLACE = re.compile(r"\(byte (\d+)\)$")
 _PATH = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
 
 
@@ -72,10 +80,29 @@ def decode(body: bytes, kind: type[T], limits: ServerLimits) -> T:
     except msgspec.ValidationError as error:
         message, param = _split(str(error))
         raise InvalidRequest(message, param=param) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
-        raise InvalidRequest("the request body is not valid JSON") from None
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        reason = _reason(body, str(error))
+        raise InvalidRequest(f"the request body is not valid JSON: {reason}") from None
     _check_keys(body)
     return value
+
+
+def _reason(body: bytes, error: str) -> str:
+    """Why msgspec took no value from a body, and where."""
+    reason = error.removeprefix("JSON is malformed: ")
+    cut = reason == "Input data was truncated"  # also said of half a pair close to the end
+    if cut or "surrogate" in reason:
+        lone = _LONE.match(body)
+        if lone is not None:
+            return f"{lone[1].decode()} in a string is a lone surrogate (byte {lone.start(1)})"
+    if cut:
+        return f"it is cut off (byte {len(body)})"
+    if (place := _PLACE.search(reason)) is not None:
+        at = int(place[1])
+        for word in _NUMBERS.finditer(body, max(at - 2, 0), at + 9):
+            if word.start() <= at < word.end():
+                return f"{word[0].decode()} is no JSON number (byte {word.start()})"
+    return reason
 
 
 def _check_keys(body: bytes) -> None:

@@ -13,8 +13,9 @@ from starlette.routing import Route
 from support.fake_client import FakeClient
 from support.http_server import ask, running
 
-from stolon.errors import EngineClosed, EngineError, InternalError
+from stolon.errors import EngineClosed, EngineError, InternalError, InvalidRequest
 from stolon.srt.server import ServerLimits, create_app
+from stolon.srt.server.bodies import decode
 from stolon.srt.server.gate import LOOPBACK_HOSTS, PUBLIC_PATHS
 from stolon.srt.server.monitor import EngineMonitor
 
@@ -217,6 +218,40 @@ def test_malformed_bodies(app, body):
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (rb'{"a": "\ud83d"}', r"\ud83d in a string is a lone surrogate (byte 7)"),
+        (rb'{"a": "\ud83d and more"}', r"\ud83d in a string is a lone surrogate (byte 7)"),
+        (
+            rb'{"\ud83d\ude00": "\\ud83d\n\udE00"}',
+            r"\udE00 in a string is a lone surrogate (byte 27)",
+        ),
+        (b'{"a": NaN}', "NaN is no JSON number (byte 6)"),
+        (b'{"a": Infinity}', "Infinity is no JSON number (byte 6)"),
+        (b'{"a": [1, -Infinity]}', "-Infinity is no JSON number (byte 10)"),
+        (b'{"a": 01}', "invalid number (byte 7)"),
+        (b'{"NaN": 1,}', "trailing comma in object (byte 10)"),
+        (b'{"a": "', "it is cut off (byte 7)"),
+        (rb'{"a": "\u00', "it is cut off (byte 11)"),
+        (b'{"a": "\xed\xa0\x80"}', "Invalid UTF-8 encoded string"),
+    ],
+)
+def test_malformed_bodies_are_told_where(body, reason):
+    with pytest.raises(InvalidRequest) as caught:
+        decode(body, dict, ServerLimits())
+    assert caught.value.message == f"the request body is not valid JSON: {reason}"
+
+
+def test_looking_for_surrogates_takes_time_in_proportion_to_the_body():
+    begun = time.monotonic()
+    for piece in (rb"\ud83d\ude00", rb"\u00e9", rb"\\", b"a", rb"\ud83d"):
+        body = b'{"a": "' + piece * 200_000
+        with pytest.raises(InvalidRequest, match="not valid JSON"):
+            decode(body, dict, ServerLimits())
+    assert time.monotonic() - begun < 2
+
+
 @pytest.mark.parametrize("field", BAD_FIELDS, ids=lambda field: field[:40])
 def test_bad_fields(app, field):
     body = '{"messages": [{"role": "user", "content": "Hi"}], ' + field + "}"
@@ -260,10 +295,12 @@ def test_body_size():
 def test_unknown_routes_models_and_methods(app):
     assert check_error(ask(app, "GET", "/nope"), 404)["code"] == "not_found"
     assert check_error(ask(app, "GET", "/v1/models/"), 404)
-    assert check_error(ask(app, "GET", "/v1/models/a/b"), 404)["code"] == "model_not_found"
-    for path in (CHAT, "/v1/completions", "/tokenize"):
-        body = {"model": "gpt-x", "messages": HI, "prompt": "a"}
-        assert check_error(ask(app, "POST", path, json=body), 404)["code"] == "model_not_found"
+    body = {"model": "gpt-x", "messages": HI, "prompt": "a"}
+    answers = [ask(app, "POST", path, json=body) for path in (CHAT, "/v1/completions", "/tokenize")]
+    for answer in (ask(app, "GET", "/v1/models/a/b"), *answers):
+        error = check_error(answer, 404)
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert error["type"] == "invalid_request_error"
     answer = ask(app, "GET", CHAT)
     assert check_error(answer, 405)["code"] == "method_not_allowed"
     assert answer.headers["allow"] == "POST"
