@@ -7,6 +7,7 @@ route answers it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -71,6 +72,9 @@ class Gate:
                 return
             await self._app(scope, receive, send)
             return
+        # A body that breaks HTTP and came along with the head is answered by the HTTP layer, which ends
+        # the connection in this turn of the loop. An answer that needs no body would come on top.
+        await asyncio.sleep(0)
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         status = 0

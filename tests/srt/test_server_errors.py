@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -290,6 +291,21 @@ def test_body_size():
 
     assert check_error(ask(app, "POST", CHAT, content=b"x" * 101), 413)["code"]
     check_error(ask(app, "POST", "/tokenize", content=unannounced()), 413)
+
+
+@pytest.mark.parametrize("path", ["/generate", "/nope", "/v1/models"])
+@pytest.mark.parametrize("key", [None, KEY])
+def test_a_body_that_breaks_http_has_one_answer(caplog, path, key):
+    with running(FakeClient(), api_key=key) as server:
+        port = int(server.url.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = f"POST {path} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+            connection.sendall(head.encode() + b"zz\r\n{}")
+            with connection.makefile("rb") as stream:
+                answer = stream.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_unknown_routes_models_and_methods(app):
