@@ -16,6 +16,7 @@ from stolon.errors import InvalidRequest
 
 _HOST = re.compile(r"(?=.{1,253}$)([\w-]{1,63}\.)*[\w-]{1,63}\.?", re.ASCII)
 
+_USER = re.compile(r"([^/?#]*//)?[^/?#]*@")
 _NAME = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)
 _VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
@@ -123,6 +124,10 @@ def checked_address(url: str) -> httpx.URL:
     """An address that a request can be sent to. Raises InvalidRequest for anything else."""
     if not isinstance(url, str):
         raise InvalidRequest(f"{url!r} is not an address: it is no string", param="base_url")
+    if _USER.match(url):  # before the address is shown in any error
+        raise InvalidRequest(
+            "an address must not hold a name or password", param="base_url", hint="give api_key"
+        )
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError) as error:
@@ -138,10 +143,6 @@ def checked_address(url: str) -> httpx.URL:
         raise InvalidRequest(f"{url!r} has no host that can be looked up", param="base_url")
     if port is not None and not 1 <= port <= 65535:
         raise InvalidRequest(f"{url!r} has no port from 1 to 65535", param="base_url")
-    if parsed.userinfo:
-        raise InvalidRequest(
-            "an address must not hold a name or password", param="base_url", hint="give api_key"
-        )
     if parsed.query or parsed.fragment:
         raise InvalidRequest(f"{url!r} has a query or a fragment", param="base_url")
     return parsed

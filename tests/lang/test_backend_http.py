@@ -206,6 +206,9 @@ NO_ADDRESSES = [
     "http://" + "a" * 64,
     "http://h/\ud800",
     "http://me:secret@h",
+    "http://me:secret@h:99999",
+    "http://me:secret@[::1",
+    "me:secret@h",
     "http://h/?q=1",
 ]
 
