@@ -33,9 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A terminal has shown ^C on the line.
         line_end = "\n" if sys.stderr.isatty() else ""
         print(f"{line_end}stolon: {str(error) or 'interrupted'}", file=sys.stderr)
-        if (
-            argv is None
-        ):  # the process ends now: one more Ctrl-C ends it at once, without a traceback
+        if argv is None:
+            # The process ends now: one more Ctrl-C ends it at once, without a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
