@@ -66,6 +66,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Counters since start and gauges of now. Times in seconds.
 
     Attributes:
+        kv_used: slots of running sequences and cached prefixes; kv_evictable of them can be had back.
         short_heads: output rows whose logits were computed for the few tokens that a grammar left.
         skipped_heads: output rows whose logits were not computed, as a grammar left one token.
     """
@@ -75,6 +76,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     kv_slots: int = 0
     kv_used: int = 0
     kv_cached: int = 0
+    kv_evictable: int = 0
     steps: int = 0
     requests: int = 0
     failed: int = 0

@@ -156,6 +156,7 @@ class EngineLoop:
         stats.kv_slots = self._space.pool.num_slots
         stats.kv_used = stats.kv_slots - self._space.pool.num_free
         stats.kv_cached = self._space.tree.size
+        stats.kv_evictable = self._space.tree.evictable
         stats.retractions = self._scheduler.retractions
         stats.evicted_tokens = self._space.evicted
         return stats

@@ -15,8 +15,8 @@ from stolon.errors import (
     BackendError,
     BackendUnavailable,
     EngineClosed,
-    EngineError,
     InternalError,
+    InvalidRequest,
     StolonError,
 )
 from stolon.lang.backends import sse
@@ -84,7 +84,7 @@ class RemoteEngine:
             if self._closed:
                 raise EngineClosed(f"the connection to {self.url} was closed")
             if request.rid in self._rids:
-                raise EngineError(f"request id {request.rid!r} is in use")
+                raise InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
             self._rids.add(request.rid)
         runtime_loop().call(self._begin, request, on_event)
 

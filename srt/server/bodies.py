@@ -81,14 +81,14 @@ def decode(body: bytes, kind: type[T], limits: ServerLimits) -> T:
         message, param = _split(str(error))
         raise InvalidRequest(message, param=param) from None
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        reason = _reason(body, str(error))
+        reason = malformed(body, str(error))
         raise InvalidRequest(f"the request body is not valid JSON: {reason}") from None
     _check_keys(body)
     return value
 
 
-def _reason(body: bytes, error: str) -> str:
-    """Why msgspec took no value from a body, and where."""
+def malformed(body: bytes, error: str) -> str:
+    """Why msgspec took no value from JSON text, and where. Of `error`, msgspec's own message."""
     reason = error.removeprefix("JSON is malformed: ")
     cut = reason == "Input data was truncated"  # also said of half a pair close to the end
     if cut or "surrogate" in reason:

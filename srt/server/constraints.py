@@ -13,6 +13,7 @@ import msgspec
 from stolon.constrained import GrammarSpec, parse_json
 from stolon.errors import GrammarError, InvalidRequest
 from stolon.srt.protocol import MAX_CHOICES
+from stolon.srt.server.bodies import malformed
 
 Whitespace = Literal["compact", "pep"]
 
@@ -153,8 +154,9 @@ def _decoded(text: str, param: str) -> Any:
     except GrammarError as error:
         error.param = param
         raise
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidRequest(f"{param} is not valid JSON", param=param) from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        reason = malformed(text.encode(errors="replace"), str(error))
+        raise InvalidRequest(f"{param} is not valid JSON: {reason}", param=param) from None
 
 
 def grammar_spec(text: str) -> GrammarSpec:

@@ -30,11 +30,12 @@ class _EngineCollector(Collector):
         stats = self.stats
         if stats is None:
             return
-        used = stats.kv_used / stats.kv_slots if stats.kv_slots else 0.0
+        needed = stats.kv_used - stats.kv_evictable
+        used = needed / stats.kv_slots if stats.kv_slots else 0.0
         gauges: tuple[tuple[str, str, float], ...] = (
             ("num_requests_running", "Requests the engine is working on", stats.running),
             ("num_requests_waiting", "Requests waiting for the engine", stats.waiting),
-            ("kv_cache_usage_perc", "KV slots in use, reusable prefixes included; 1 is all", used),
+            ("kv_cache_usage_perc", "KV slots that running requests need; 1 is all", used),
             ("kv_cache_cached_tokens", "KV slots that hold reusable prefixes", stats.kv_cached),
         )
         counters: tuple[tuple[str, str, float], ...] = (

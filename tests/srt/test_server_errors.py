@@ -553,7 +553,7 @@ def test_metrics_count_tokens_times_and_statuses():
     client = FakeClient()
     app = app_for(client)
     client.counts.running, client.counts.waiting = 3, 4
-    client.counts.kv_used = 500
+    client.counts.kv_used, client.counts.kv_evictable = 800, 300
     client.counts.short_heads, client.counts.skipped_heads = 30, 40
     client.counts.prompt_tokens, client.counts.sampled_tokens = 10, 20
     ask(app, "POST", CHAT, json={"messages": HI, "stream": True})

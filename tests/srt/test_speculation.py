@@ -193,7 +193,7 @@ def test_rejected_tokens_are_not_cached() -> None:
             engine.generate(COPIED, max_tokens=60, temperature=1.0, seed=2, speculation=speculation)
             stats = engine.stats()
             assert (stats.drafted_tokens > stats.accepted_tokens) == (speculation == "auto")
-            assert stats.kv_used == stats.kv_cached
+            assert stats.kv_used == stats.kv_cached == stats.kv_evictable
             cached.append(stats.kv_cached)
     # The last token's keys may be known: where a draft went on to it.
     assert cached[0] <= cached[1] <= cached[0] + 1

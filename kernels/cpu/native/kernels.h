@@ -150,7 +150,7 @@ struct NormArgs {
     const float* weight;
     float eps;
     const float* add;        // added to the result, or null (post-norm residual); stride as out
-    float* out;              // may be x or add; null when only `quantised` is wanted
+    float* out;              // may be x or add
     int64_t out_stride;
 };
 

@@ -384,7 +384,6 @@ void embed(const Lane& lane, const EmbedArgs& args) {
 }
 
 void norm(const Lane& lane, const NormArgs& args) {
-    if (!args.out) return;
     const int64_t width = args.width;
     const Range mine = part(lane, args.rows);
     for (int64_t row = mine.begin; row < mine.end; ++row) {
