@@ -7,9 +7,8 @@
 // For masks, counts are made coarse first: what is further from a bound than the longest token can go makes no
 // difference to any token. Most positions in a long repetition thus share one mask and the states under it.
 //
-// In free text nearly every token is allowed, and walking all of them would be the same in each grammar. So it is
-// noted of a state which characters lead to one same state (itself, or the next place in a repetition); tokens of
-// these need no walk.
+// Three files build it: automaton.cpp its states and transitions, automaton_masks.cpp the masks of states, and
+// automaton_texts.cpp the texts that it tells of itself.
 #pragma once
 
 #include <cstdint>
@@ -19,36 +18,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "program.h"
 #include "trie.h"
 
 namespace stolon {
-
-constexpr int kMaxLoops = 5;
-
-struct Instruction {
-    enum Op : int64_t { kMatch, kSplit, kEnter, kLoop, kAccept };
-    int64_t op, depth, x, y, low, high, length, loop, body;
-};
-
-struct Program {
-    int64_t start;
-    std::vector<Instruction> code;
-    std::vector<int64_t> targets;
-    struct Node {
-        uint32_t first, last;
-        bool end;
-        int64_t rest, more;  // shortest text to an end: in all, and of one byte or more
-    };
-    struct Edge {
-        uint8_t low, high;
-        uint32_t to;
-    };
-    std::vector<Node> nodes;
-    std::vector<Edge> edges;
-
-    // Check every index and measure the graph. Throws std::invalid_argument.
-    void prepare();
-};
 
 struct Limits {
     int64_t memory = 64 << 20;       // bytes of states and transitions
@@ -124,6 +97,7 @@ class Automaton {
         uint32_t length;    // how many of these characters may surely come after each other; 0 before it is asked for
     };
 
+    // States and transitions.
     int32_t next(int32_t state, uint8_t byte) {
         int64_t row = states_[state].row;
         if (row >= 0) {
@@ -133,6 +107,12 @@ class Automaton {
         return step(state, byte);
     }
     int32_t step(int32_t state, uint8_t byte);
+    void close(uint32_t pc, const Config& from);
+    uint32_t intern(const Config& config);
+    int32_t intern_set(bool accepting);
+    bool over() const { return work_ > limits.work || memory_ > limits.memory; }
+
+    // Masks.
     // Its length is not known yet; `length_of` sets it.
     const Run& run_of(int32_t state);
     uint32_t length_of(int32_t state);
@@ -144,13 +124,11 @@ class Automaton {
     // `Most`: begin with all tokens and take away what is not allowed. The result is the same.
     template <bool Most>
     bool walk(int32_t state, uint32_t* row);
-    void close(uint32_t pc, const Config& from);
-    uint32_t intern(const Config& config);
-    int32_t intern_set(bool accepting);
+
+    // Texts.
     int live_byte(int32_t state) const;  // the only byte that may follow; -1 without, 256 with several
     int64_t distance(const Config& config) const;
     int64_t after(int64_t loop, const Config& config) const;
-    bool over() const { return work_ > limits.work || memory_ > limits.memory; }
 
     Program program_;
     const Trie* trie_;

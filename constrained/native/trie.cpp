@@ -76,7 +76,7 @@ int64_t Trie::find(std::string_view text) const {
     uint32_t at = 0, end = static_cast<uint32_t>(nodes.size());
     int64_t found = -1;
     for (char c : text) {
-        while (at < end && nodes[at].byte != static_cast<uint8_t>(c)) at = nodes[at].skip;
+        at = sibling(at, end, c);
         if (at >= end) return -1;
         found = at;
         end = nodes[at].skip;
@@ -89,13 +89,38 @@ size_t Trie::match(std::string_view text) const {
     uint32_t at = 0, end = static_cast<uint32_t>(nodes.size());
     size_t best = 0;
     for (size_t i = 0; i < text.size(); i++) {
-        while (at < end && nodes[at].byte != static_cast<uint8_t>(text[i])) at = nodes[at].skip;
+        at = sibling(at, end, text[i]);
         if (at >= end) break;
         if (nodes[at].first < nodes[at].last) best = i + 1;
         end = nodes[at].skip;
         at++;
     }
     return best;
+}
+
+bool Trie::spell(std::string_view text, std::vector<uint32_t>& out) const {
+    size_t n = text.size();
+    constexpr uint32_t kNone = 0xFFFFFFFF;
+    std::vector<uint32_t> cost(n + 1, kNone), token(n + 1, 0);  // of the text from each place on
+    cost[n] = 0;
+    for (size_t from = n; from-- > 0;) {
+        uint32_t at = 0, end = static_cast<uint32_t>(nodes.size());
+        for (size_t i = from; i < n; i++) {
+            at = sibling(at, end, text[i]);
+            if (at >= end) break;
+            const Node& here = nodes[at];
+            if (here.first < here.last && cost[i + 1] < cost[from]) {
+                cost[from] = cost[i + 1] + 1;
+                token[from] = tokens[here.first];
+            }
+            end = here.skip;
+            at++;
+        }
+    }
+    if (cost[0] == kNone) return false;
+    out.clear();
+    for (size_t at = 0; at < n; at += bytes_of(token[at]).size()) out.push_back(token[at]);
+    return true;
 }
 
 }  // namespace stolon

@@ -45,6 +45,9 @@ class Trie {
     // The length of the longest token that `text` begins with.
     size_t match(std::string_view text) const;
 
+    // The fewest tokens that spell `text`. False, and no change, if none do.
+    bool spell(std::string_view text, std::vector<uint32_t>& out) const;
+
     int64_t count = 0;
     uint32_t longest = 0;  // bytes of the longest token
     std::vector<Node> nodes;
@@ -56,6 +59,11 @@ class Trie {
     std::vector<uint32_t> row;   // a bit for each of `tokens`
 
   private:
+    // The first of the siblings from `at` on that has `byte`; `end`, that of their parent's subtree, if none has.
+    uint32_t sibling(uint32_t at, uint32_t end, char byte) const {
+        while (at < end && nodes[at].byte != static_cast<uint8_t>(byte)) at = nodes[at].skip;
+        return at;
+    }
     void measure();
 };
 
