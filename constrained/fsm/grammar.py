@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from stolon.constrained.fsm.build import build_program
 from stolon.constrained.fsm.matcher import FsmMatcher
-from stolon.constrained.fsm.program import Program, TooLarge, build_program
+from stolon.constrained.fsm.program import Program, TooLarge
 from stolon.constrained.fsm.tokens import TokenTrie, token_trie
 from stolon.constrained.masks import Mask, MaskPool
 from stolon.constrained.matching import Grammar

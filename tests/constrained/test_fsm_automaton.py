@@ -13,7 +13,7 @@ import pytest
 from support import random_regexes
 from support.automata import MODULES, NAMES, TRIES, VOCABULARY, automaton, takes
 
-from stolon.constrained.fsm.program import build_program
+from stolon.constrained.fsm.build import build_program
 from stolon.constrained.fsm.utf8 import class_graph
 from stolon.constrained.regex import parse_regex
 from stolon.constrained.regex_build import union

@@ -12,7 +12,7 @@ from support import random_regexes
 from support.automata import MODULES, NAMES
 
 from stolon.constrained import Vocabulary
-from stolon.constrained.fsm.program import build_program
+from stolon.constrained.fsm.build import build_program
 from stolon.constrained.fsm.tokens import TokenTrie, build_trie
 from stolon.constrained.regex import parse_regex
 from stolon.constrained.vocabulary import unpack

@@ -7,7 +7,7 @@ from typing import Any
 from support.grammar_walk import make_vocabulary
 
 from stolon.constrained.fsm import portable
-from stolon.constrained.fsm.program import build_program
+from stolon.constrained.fsm.build import build_program
 from stolon.constrained.fsm.tokens import build_trie, native
 from stolon.constrained.regex import parse_regex
 
