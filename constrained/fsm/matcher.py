@@ -184,15 +184,10 @@ class FsmMatcher:
     @property
     def finished(self) -> bool:
         """Whether nothing but the end may follow (or did)."""
-        if self.error is not None:
-            return False
-        if self._ended:
-            return True
-        if self._over:
+        if self._over and not self._ended:
             other = self._followed()
             return other is not None and other.finished
-        automaton = self._walk.automaton
-        return bool(automaton.accepting(self._state) and automaton.closed(self._state))
+        return self.accepting and (self._ended or bool(self._walk.automaton.closed(self._state)))
 
     def fork(self) -> FsmMatcher:
         """An independent copy at the same position."""
