@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stolon.constrained.regex_anchors import Assertion, relation
+from stolon.constrained.regex_assertions import Assertion, relation
 from stolon.constrained.regex_ast import Node
 from stolon.constrained.regex_build import Ranges, chars, complement, intersect
 from stolon.constrained.regex_classes import (

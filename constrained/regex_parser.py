@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from stolon.constrained.regex_anchors import Assertion, resolve
+from stolon.constrained.regex_anchors import resolve
+from stolon.constrained.regex_assertions import Assertion
 from stolon.constrained.regex_ast import ANY, EMPTY, Node, Repeat
 from stolon.constrained.regex_build import chars, choice, repeat, sequence
 from stolon.constrained.regex_escapes import Scanner, read_escape, refuse
