@@ -13,7 +13,8 @@ from typing import Any
 
 from stolon.constrained.choices import lark_string
 from stolon.constrained.json_text import parse_json
-from stolon.constrained.spec import GrammarSpec
+from stolon.constrained.spec import GrammarKind, GrammarSpec
+from stolon.constrained.structural_part import Part
 from stolon.errors import GrammarError
 
 __all__ = ["EBNF_SPAN", "structural_sources"]
@@ -57,27 +58,25 @@ class _Grammar:
         self._parts = 0
 
     def source(self, root: Any) -> str:
-        body = _object(root, "")
-        if body.get("type", "structural_tag") != "structural_tag":
-            raise _wrong("/type", 'must be "structural_tag"')
+        body = Part(root, "")
+        if body.value("type", "structural_tag") != "structural_tag":
+            raise body.wrong('must be "structural_tag"', "type")
         if "format" in body:
-            _only(body, "", "type", "format")
-            start = self._format(body["format"], "/format", 0)
+            body.only("type", "format")
+            start = self._format(body.part("format"), 0)
         else:
-            _only(body, "", "type", "structures", "triggers")
+            body.only("type", "structures", "triggers")
             start = self._older(body)
         lark = "\n".join([f"start: {start}", *self._rules]) + "\n"
         outer = {"name": "structural_tag", "lark_grammar": lark}
         dropped = {"dropped": self._dropped} if self._dropped else {}
         return json.dumps({"grammars": [outer, *self._grammars], **dropped})
 
-    def _older(self, body: dict[str, Any]) -> str:
+    def _older(self, body: Part) -> str:
         tags = []
-        for i, given in enumerate(_list(body.get("structures"), "/structures")):
-            where = f"/structures/{i}"
-            structure = _object(given, where)
-            _only(structure, where, "begin", "schema", "end")
-            schema = structure.get("schema")
+        for structure in body.parts("structures"):
+            structure.only("begin", "schema", "end")
+            schema = structure.value("schema")
             content = (
                 {"type": "any_text"}
                 if schema is None
@@ -85,143 +84,123 @@ class _Grammar:
             )
             tags.append(
                 {
-                    "type": "tag",
-                    "begin": structure.get("begin"),
+                    "begin": structure.value("begin"),
                     "content": content,
-                    "end": structure.get("end", ""),
+                    "end": structure.value("end", ""),
                 }
             )
-        triggered = {
-            "type": "triggered_tags",
-            "triggers": body.get("triggers"),
-            "tags": tags,
-        }
-        return self._triggered(triggered, "")
+        triggered = {"triggers": body.value("triggers"), "structures": tags}
+        return self._triggered(Part(triggered, ""), 0, tags="structures")
 
-    def _format(self, given: Any, where: str, depth: int) -> str:
+    def _format(self, part: Part, depth: int) -> str:
         """A Lark expression of one part; what repeats or chooses is in brackets."""
-        part = _object(given, where)
         self._parts += 1
         if self._parts > MAX_PARTS or depth > MAX_DEPTH:
-            raise _wrong(
-                where, "is too large", f"the limits: {MAX_PARTS} parts, {MAX_DEPTH} levels"
+            raise part.wrong(
+                "is too large", hint=f"the limits: {MAX_PARTS} parts, {MAX_DEPTH} levels"
             )
-        kind = part.get("type")
+        kind = part.value("type")
         deeper = depth + 1
         match kind:
             case "const_string":
-                _only(part, where, "type", "value")
-                return _literal(part.get("value"), f"{where}/value")
+                part.only("type", "value")
+                text = part.string("value")
+                if not text:
+                    raise part.wrong("must not be empty", "value")
+                return lark_string(text)
             case "json_schema":
-                _only(part, where, "type", "json_schema")
-                schema = part.get("json_schema")
-                spec = GrammarSpec(kind="json_schema", text=json.dumps(schema, ensure_ascii=False))
-                return self._span(spec, f"{where}/json_schema")
+                part.only("type", "json_schema")
+                text = json.dumps(part.value("json_schema"), ensure_ascii=False)
+                return self._span("json_schema", text, part.at("json_schema"))
             case "regex":
-                _only(part, where, "type", "pattern")
-                text = _string(part.get("pattern"), f"{where}/pattern")
-                return self._span(GrammarSpec(kind="regex", text=text), f"{where}/pattern")
+                part.only("type", "pattern")
+                return self._span("regex", part.string("pattern"), part.at("pattern"))
             case "grammar":
-                _only(part, where, "type", "grammar")
-                text = _string(part.get("grammar"), f"{where}/grammar")
-                return self._span(GrammarSpec(kind="ebnf", text=text), f"{where}/grammar")
+                part.only("type", "grammar")
+                return self._span("ebnf", part.string("grammar"), part.at("grammar"))
             case "any_text":
-                _only(part, where, "type")
+                part.only("type")
                 return self._terminal(ANY_TEXT)
             case "sequence":
-                _only(part, where, "type", "elements")
-                return " ".join(self._elements(part, where, deeper))
+                part.only("type", "elements")
+                return " ".join(self._elements(part, deeper))
             case "or":
-                _only(part, where, "type", "elements")
-                return f"({' | '.join(self._elements(part, where, deeper))})"
+                part.only("type", "elements")
+                return f"({' | '.join(self._elements(part, deeper))})"
             case "optional" | "star" | "plus":
-                _only(part, where, "type", "content")
+                part.only("type", "content")
                 sign = {"optional": "?", "star": "*", "plus": "+"}[kind]
-                return f"({self._format(part.get('content'), f'{where}/content', deeper)}){sign}"
+                return f"({self._format(part.part('content'), deeper)}){sign}"
             case "tag":
-                return self._tag(part, where, "", deeper)
+                return self._tag(part, "", deeper)
             case "triggered_tags":
-                return self._triggered(part, where, deeper)
+                return self._triggered(part, deeper, tags="tags")
             case "tags_with_separator":
-                return self._separated(part, where, deeper)
-        raise _wrong(f"{where}/type", f"is no known kind of part: {kind!r}")
+                return self._separated(part, deeper)
+        raise part.wrong(f"is no known kind of part: {kind!r}", "type")
 
-    def _elements(self, part: dict[str, Any], where: str, depth: int) -> list[str]:
-        elements = _list(part.get("elements"), f"{where}/elements")
-        return [self._format(e, f"{where}/elements/{i}", depth) for i, e in enumerate(elements)]
+    def _elements(self, part: Part, depth: int) -> list[str]:
+        return [self._format(element, depth) for element in part.parts("elements")]
 
-    def _tag(self, given: Any, where: str, said: str, depth: int) -> str:
+    def _tag(self, tag: Part, said: str, depth: int) -> str:
         """A tag whose beginning `said` has been written already."""
-        tag = _object(given, where)
-        _only(tag, where, "type", "begin", "content", "end")
-        begin = _string(tag.get("begin"), f"{where}/begin")
-        end = _string(tag.get("end", ""), f"{where}/end")
-        content = _object(tag.get("content"), f"{where}/content")
+        tag.only("type", "begin", "content", "end")
+        begin = tag.string("begin")
+        end = tag.string("end", "")
+        content = tag.part("content")
         head = lark_string(begin[len(said) :]) if len(begin) > len(said) else ""
-        if content.get("type") == "any_text" and end:
+        if content.value("type") == "any_text" and end:
             # Free text reaches to the first end that it meets.
-            _only(content, f"{where}/content", "type")
+            content.only("type")
             return f"{head} {self._lazy(end)}"
-        body = self._format(content, f"{where}/content", depth)
+        body = self._format(content, depth)
         return f"{head} {body} {lark_string(end) if end else ''}"
 
-    def _triggered(self, part: dict[str, Any], where: str, depth: int = 0) -> str:
-        _only(
-            part, where, "type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"
-        )
-        if part.get("excludes"):
-            raise _wrong(f"{where}/excludes", "is not supported")
-        triggers = [
-            _string(trigger, f"{where}/triggers/{i}")
-            for i, trigger in enumerate(_list(part.get("triggers"), f"{where}/triggers"))
-        ]
-        at = f"{where}/tags" if where else "/structures"
-        tags = _list(part.get("tags"), at)
+    def _triggered(self, part: Part, depth: int, *, tags: str) -> str:
+        """Free text, and the tags (the member `tags`) that triggers begin in it."""
+        part.only("type", "triggers", tags, "at_least_one", "stop_after_first", "excludes")
+        if part.value("excludes"):
+            raise part.wrong("is not supported", "excludes")
+        triggers = part.strings("triggers")
         groups: dict[str, list[str]] = {}
-        for i, given in enumerate(tags):
-            begin = _string(_object(given, f"{at}/{i}").get("begin"), f"{at}/{i}/begin")
+        for tag in part.parts(tags):
+            begin = tag.string("begin")
             fitting = [trigger for trigger in triggers if trigger and begin.startswith(trigger)]
             if len(fitting) != 1:
                 problem = "begins with no trigger" if not fitting else "begins with two triggers"
-                raise _wrong(f"{at}/{i}/begin", problem)
-            groups.setdefault(fitting[0], []).append(
-                self._tag(given, f"{at}/{i}", fitting[0], depth + 1)
-            )
+                raise tag.wrong(problem, "begin")
+            groups.setdefault(fitting[0], []).append(self._tag(tag, fitting[0], depth + 1))
         idle = [trigger for trigger in triggers if trigger not in groups]
         if idle:
-            raise _wrong(f"{where}/triggers", f"begins no tag: {idle[0]!r}")
-        tag = " | ".join(
+            raise part.wrong(f"begins no tag: {idle[0]!r}", "triggers")
+        later = " | ".join(
             f"{self._lazy(trigger)} ({' | '.join(bodies)})" for trigger, bodies in groups.items()
         )
         rest = self._terminal(ANY_TEXT)
-        if _flag(part, "at_least_one", where):
+        if part.flag("at_least_one"):
             # The first one stands at the beginning: the text is required to be a call.
             first = " | ".join(
                 f"{lark_string(trigger)} ({' | '.join(bodies)})"
                 for trigger, bodies in groups.items()
             )
-            if _flag(part, "stop_after_first", where):
+            if part.flag("stop_after_first"):
                 return f"({first})"
-            return f"({first}) ({tag})* {rest}"
-        if _flag(part, "stop_after_first", where):
-            return f"(({tag}) | {rest})"
-        return f"({tag})* {rest}"
+            return f"({first}) ({later})* {rest}"
+        if part.flag("stop_after_first"):
+            return f"(({later}) | {rest})"
+        return f"({later})* {rest}"
 
-    def _separated(self, part: dict[str, Any], where: str, depth: int) -> str:
-        _only(part, where, "type", "tags", "separator", "at_least_one", "stop_after_first")
-        separator = _string(part.get("separator", ""), f"{where}/separator")
-        tags = [
-            self._tag(tag, f"{where}/tags/{i}", "", depth)
-            for i, tag in enumerate(_list(part.get("tags"), f"{where}/tags"))
-        ]
-        one = f"({' | '.join(tags)})"
+    def _separated(self, part: Part, depth: int) -> str:
+        part.only("type", "tags", "separator", "at_least_one", "stop_after_first")
+        separator = part.string("separator", "")
+        one = f"({' | '.join([self._tag(tag, '', depth) for tag in part.parts('tags')])})"
         between = lark_string(separator) if separator else ""
-        several = one if _flag(part, "stop_after_first", where) else f"{one} ({between} {one})*"
-        return several if _flag(part, "at_least_one", where) else f"({several})?"
+        several = one if part.flag("stop_after_first") else f"{one} ({between} {one})*"
+        return several if part.flag("at_least_one") else f"({several})?"
 
-    def _span(self, spec: GrammarSpec, where: str) -> str:
+    def _span(self, kind: GrammarKind, text: str, where: str) -> str:
         try:
-            sources = self._inner(spec)
+            sources = self._inner(GrammarSpec(kind=kind, text=text))
             source = next(sources)
             if self._last:
                 for later in sources:
@@ -234,7 +213,7 @@ class _Grammar:
             raise
         given = json.loads(source)
         self._dropped += [where + pointer for pointer in given.get("dropped", ())]
-        name = f"{EBNF_SPAN if spec.kind == 'ebnf' else 'span_'}{len(self._grammars)}"
+        name = f"{EBNF_SPAN if kind == 'ebnf' else 'span_'}{len(self._grammars)}"
         self._grammars.append({**given["grammars"][0], "name": name})
         return f"@{name}"
 
@@ -248,45 +227,3 @@ class _Grammar:
     def _rule(self, line: str) -> str:
         self._rules.append(line)
         return line.partition(":")[0].partition("[")[0]
-
-
-def _wrong(where: str, what: str, hint: str | None = None) -> GrammarError:
-    return GrammarError(f"structural tag: {where or '/'} {what}", where=where or "/", hint=hint)
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(where, "must be an object")
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise _wrong(where, "must be a list of at least one")
-    return value
-
-
-def _string(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(where, "must be a string")
-    return value
-
-
-def _literal(value: Any, where: str) -> str:
-    text = _string(value, where)
-    if not text:
-        raise _wrong(where, "must not be empty")
-    return lark_string(text)
-
-
-def _flag(part: dict[str, Any], name: str, where: str) -> bool:
-    value = part.get(name, False)
-    if not isinstance(value, bool):
-        raise _wrong(f"{where}/{name}", "must be true or false")
-    return value
-
-
-def _only(part: dict[str, Any], where: str, *names: str) -> None:
-    for name in part:
-        if name not in names:
-            raise _wrong(f"{where}/{name}", "is not supported")
