@@ -1,4 +1,4 @@
-// The blocks of the cache that attention reads: where they lie, and what is asked for early.
+// The blocks of the cache that attention reads: where they lie, who sees what of them, and what is asked for early.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +35,23 @@ struct Span {
 
 int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
+// What rows see, which are causal and may look back no further than a window of positions (0: none).
+struct Sight {
+    int64_t window;
+
+    // The lowest position that a row at `position` sees.
+    int64_t low_of(int64_t position) const { return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0; }
+    bool sees(int64_t position, int64_t block) const {
+        return block * kKvBlock <= position && low_of(position) < (block + 1) * kKvBlock;
+    }
+    // What a row at `position` sees of a block, which is something.
+    Span span_of(int64_t position, int64_t block) const {
+        const int64_t start = block * kKvBlock;
+        return {int(std::clamp<int64_t>(low_of(position) - start, 0, kPositions)),
+                int(std::min<int64_t>(kPositions, position + 1 - start))};
+    }
+};
+
 // Slots of one block for one kv head: positions [low, high) of it are loaded, the others are zero.
 struct Source {
     const bf16* k;
@@ -51,6 +68,17 @@ struct Source {
         s.low = std::max(0, low - first);
         s.high = std::min(count, high - first);
         return s;
+    }
+};
+
+// A lane's scratch, handed out piece by piece.
+struct Scratch {
+    std::byte* at;
+
+    template <class T>
+    void take(T*& to, int64_t count) {
+        to = reinterpret_cast<T*>(at);
+        at += round_up(count * int64_t(sizeof(T)), 64);
     }
 };
 

@@ -1,5 +1,5 @@
-// Scores, weights and values of a block in float32, for AVX2 and portable builds. attention.cpp says what has to
-// hold.
+// Scores, weights and values of a block in float32, for AVX2 and portable builds. attention_partials.h says what has
+// to hold.
 #pragma once
 
 #include "attention_blocks.h"
@@ -18,6 +18,7 @@ using Key = float;
 using Value = float;
 using Factor = float;
 using Query = float;
+constexpr bool kConvertQueries = true;
 constexpr int kChunk = kMaxVectors * W;
 
 // keys: [position / kChunk][head_dim][kChunk].
@@ -175,8 +176,6 @@ void weigh(float* scores, Factor* weights, const Span* seen, const Peak*, int co
         weigh_row(scores + r * kPositions, weights + r * kPositions, seen[r].low, seen[r].high, begin, end, softcap,
                   parts[r]);
 }
-
-constexpr bool kConvertQueries = true;
 
 }  // namespace
 

@@ -17,6 +17,7 @@
 // other in the cache, because memory delivers a token's whole row of them at hardly more cost than one.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,8 @@ inline constexpr int64_t kKvBlock = 128;
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int64_t kTileRows = 24;   // stacked rows (rows * heads) computed together, at most
 inline constexpr int64_t kItemRows = 192;  // stacked rows of an item, at most (or the heads of one row)
+
+constexpr int64_t most_stacked_rows(int64_t group) { return std::max(kItemRows, group); }
 
 // Runs of a step in row order: run i has q_lens[i] rows, the last of kv_lens[i] positions; the slot of its
 // position p is slot_table[table_rows[i] * table_stride + p].
@@ -110,13 +113,14 @@ struct AttentionPlan {
     };
 
     void find_groups();
+    // attention_items.cpp. `long_cost`: of the long runs' rows.
+    void cut_items(double long_cost, int lanes);
     void add_long_items(double target);
     void add_group_items(double target, int64_t head_sets, int lanes);
     void add_chain_items(double target, int64_t head_sets);
     void add_for_heads(Item item, int64_t head_sets);
     void make_batches(size_t first_group, size_t first_chain);
     int64_t choose_head_sets(int lanes) const;
-    double block_cost(int64_t stacked_rows) const;
 
     std::unique_ptr<float[], Free> partial_memory;
     size_t long_items_ = 0;  // the first ones

@@ -54,7 +54,9 @@ nb::object new_floats(std::vector<size_t> shape, float** data);
 // Throws ValueError that says `op`: `text`.
 [[noreturn]] void wrong(const char* op, const std::string& text);
 
-// sample_bind.cpp
+// step_bind.cpp, program_bind.cpp, sample_bind.cpp
+void bind_step(nb::module_& module);
+void bind_program(nb::module_& module);
 void bind_sample(nb::module_& module);
 
 }  // namespace stolon

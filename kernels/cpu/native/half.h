@@ -8,6 +8,13 @@
 
 namespace stolon {
 
+// The 16 bits at p, aligned or not.
+static inline uint16_t half_at(const void* p) {
+    uint16_t h;
+    std::memcpy(&h, p, sizeof h);
+    return h;
+}
+
 static inline float float_from_bits(uint32_t bits) {
     float x;
     std::memcpy(&x, &bits, sizeof x);

@@ -6,7 +6,7 @@
 // Rows are independent: what a kernel writes for a row depends on that row's inputs alone, bit for bit,
 // whatever other rows there are and whichever lane computes it.
 //
-// Checks of shapes and indices have been made before (module.cpp, program.cpp): kernels trust.
+// Checks of shapes and indices have been made before (program_bind.cpp, program_record.cpp, step.cpp): kernels trust.
 #pragma once
 
 #include <algorithm>
@@ -105,7 +105,7 @@ struct CacheRows {
     int64_t row_bytes;        // of keys, and of values
     const int32_t* next;      // slots
     const int32_t* end;
-    int64_t due;              // parts of a row that should have been fetched by now (gemm.cpp)
+    int64_t due;              // parts of a row that should have been fetched by now (gemm_operands.h)
 };
 
 // out[row, n] = sum_k x[row, k] * w[n, k] (+ bias[n]) (+ residual[row, n]); with a gate:
@@ -192,7 +192,7 @@ struct RotateArgs {
     bf16* v;
 };
 
-// What attention needs of a step's layout, made once per step and window by `plan_attention`
+// What attention needs of a step's layout, made once per step and window by `AttentionPlan::build`
 // (attention_plan.h, not per instruction set).
 struct AttentionPlan;
 

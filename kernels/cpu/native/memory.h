@@ -12,7 +12,8 @@
 
 namespace stolon {
 
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+inline int64_t ceil_div(int64_t n, int64_t by) { return (n + by - 1) / by; }
+inline int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
 // For sizes that come from outside. Throws std::length_error where the product isn't an int64.
 inline int64_t checked_product(int64_t a, int64_t b) {

@@ -1,16 +1,13 @@
 // The module `stolon.kernels.cpu._native`; described by _native.pyi.
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <cstring>
-#include <optional>
 
 #include "binding.h"
 #include "pack.h"
-#include "program.h"
 
 using namespace nanobind::literals;
 
@@ -114,217 +111,6 @@ double bandwidth(TeamObject& team, int64_t bytes, int repeats) {
     return best;
 }
 
-// ---------------------------------------------------------------------------------------------------
-
-// The arrays of a step, as long as its owner ever needs them, and how much of them is in use.
-class Step {
-   public:
-    Step(nb::handle input_ids, nb::handle positions, nb::handle write_slots, nb::handle q_lens, nb::handle kv_lens,
-         nb::handle slot_table, nb::handle table_rows, nb::handle output_rows, nb::sequence short_lists) {
-        rows_ = take(input_ids, "input_ids", view_.input_ids);
-        same(take(positions, "positions", view_.positions), rows_, "positions", "input_ids");
-        same(take(write_slots, "write_slots", view_.write_slots), rows_, "write_slots", "input_ids");
-        runs_ = take(q_lens, "q_lens", view_.q_lens);
-        same(take(kv_lens, "kv_lens", view_.kv_lens), runs_, "kv_lens", "q_lens");
-        same(take(table_rows, "table_rows", view_.table_rows), runs_, "table_rows", "q_lens");
-        outputs_ = take(output_rows, "output_rows", view_.output_rows);
-        const Array table = take_array("Step", "slot_table", slot_table, Element::I64, 2);
-        view_.slot_table = table.as<int64_t>();
-        view_.table_height = table.shape[0];
-        view_.table_width = table.shape[1];
-        held_.push_back(table);
-        for (nb::handle list : short_lists) {
-            const Array ids = take_array("Step", "short_lists", list, Element::I64, 1);
-            lists_.push_back({ids.as<int64_t>(), ids.size});
-            held_.push_back(ids);
-        }
-        view_.lists = int64_t(lists_.size());
-        view_.short_lists = lists_.data();
-        resize(rows_, runs_, outputs_);
-    }
-
-    void resize(int64_t rows, int64_t runs, int64_t outputs) {
-        within("rows", rows, rows_);
-        within("runs", runs, runs_);
-        within("outputs", outputs, outputs_);
-        view_.rows = rows;
-        view_.runs = runs;
-        view_.outputs = outputs;
-    }
-
-    const StepView& view() const { return view_; }
-
-   private:
-    int64_t take(nb::handle value, const char* name, const int64_t*& data) {
-        held_.push_back(take_array("Step", name, value, Element::I64, 1));
-        data = held_.back().as<int64_t>();
-        return held_.back().size;
-    }
-    static void same(int64_t size, int64_t want, const char* name, const char* other) {
-        if (size == want) return;
-        wrong("Step", std::string(name) + " has " + std::to_string(size) + " elements, " + other + " has " + std::to_string(want));
-    }
-    static void within(const char* name, int64_t n, int64_t most) {
-        if (n >= 0 && n <= most) return;
-        wrong("Step.resize", std::string(name) + " is " + std::to_string(n) + ", outside [0, " + std::to_string(most) + "]");
-    }
-
-    std::vector<Array> held_;
-    std::vector<IdList> lists_;
-    StepView view_;
-    int64_t rows_ = 0, runs_ = 0, outputs_ = 0;
-};
-
-// A program with what it refers to.
-class ProgramObject {
-   public:
-    explicit ProgramObject(nb::object team)
-        : team_(std::move(team)), program_(nb::cast<TeamObject&>(team_).team, *nb::cast<TeamObject&>(team_).kernels) {}
-
-    int input(int64_t width) { return program_.input(width); }
-
-    int embed(nb::handle table, float scale) { return program_.embed(matrix("embed", "table", table), scale); }
-
-    int norm(int x, nb::handle weight, float eps, int add) {
-        const Array factor = floats("norm", "weight", weight, 1);
-        return program_.norm(x, factor.as<float>(), factor.size, eps, add);
-    }
-
-    int linear(int x, nb::handle weights, nb::handle bias, int residual) {
-        std::vector<Weight> list = matrices("linear", "weights", weights);
-        if (bias.is_none()) return program_.linear(x, std::move(list), nullptr, 0, residual);
-        const Array shift = floats("linear", "bias", bias, 1);
-        return program_.linear(x, std::move(list), shift.as<float>(), shift.size, residual);
-    }
-
-    int gated(int x, nb::handle gate, nb::handle up, const std::string& activation) {
-        Gate kind = Gate::None;
-        if (activation == "silu") kind = Gate::Silu;
-        if (activation == "gelu_tanh") kind = Gate::GeluTanh;
-        if (kind == Gate::None) wrong("gated", "activation is '" + activation + "', neither silu nor gelu_tanh");
-        std::vector<Weight> list = matrices("gated", "gate", gate);
-        return program_.gated(x, std::move(list), matrices("gated", "up", up), kind);
-    }
-
-    int add(int x, int y) { return program_.add(x, y); }
-
-    int attend(int qkv, int heads, int kv_heads, int head_dim, float scale, int64_t window, float softcap,
-               nb::handle head_norm, float eps, nb::handle rotary, nb::handle cache_k, nb::handle cache_v) {
-        AttendOp op{};
-        op.shape = {heads, kv_heads, head_dim};
-        op.scale = scale;
-        op.window = window;
-        op.softcap = softcap;
-        op.eps = eps;
-        const auto shaped = [](const char* name, const Array& array, std::vector<int64_t> want) {
-            std::string text;
-            for (size_t i = 0; i < want.size(); ++i) {
-                if (want[i] < 0) want[i] = array.shape[i];
-                text += (i ? ", " : "") + std::to_string(want[i]);
-            }
-            if (array.shape != want) wrong("attend", std::string(name) + " has not the shape [" + text + "]");
-        };
-        if (!head_norm.is_none()) {
-            const Array factor = floats("attend", "head_norm", head_norm, 2);
-            shaped("head_norm", factor, {int64_t(heads) + kv_heads, head_dim});
-            op.head_norm = factor.as<float>();
-        }
-        if (!nb::isinstance<Rotary>(rotary)) throw nb::type_error("attend: rotary is not a Rotary");
-        objects_.push_back(nb::borrow(rotary));
-        const Array k = keep(take_array("attend", "cache_k", cache_k, Element::BF16, 3, true));
-        const Array v = keep(take_array("attend", "cache_v", cache_v, Element::BF16, 3, true));
-        shaped("cache_k", k, {-1, kv_heads, head_dim});
-        shaped("cache_v", v, {k.shape[0], kv_heads, head_dim});
-        op.k = k.as<bf16>();
-        op.v = v.as<bf16>();
-        op.slots = k.shape[0];
-        return program_.attend(qkv, op, *nb::inst_ptr<Rotary>(rotary));
-    }
-
-    int take_outputs(int x) { return program_.take_outputs(x); }
-
-    int logits(int x, nb::handle head, float softcap) {
-        return program_.logits(x, matrices("logits", "head", head), softcap);
-    }
-
-    void output(int x) { program_.output(x); }
-
-    void finish() { program_.finish(); }
-
-    void run(const Step& step, nb::sequence inputs, nb::sequence outputs) { execute("run", step, inputs, outputs, nullptr); }
-
-    Program::Profile profile(const Step& step, nb::sequence inputs, nb::sequence outputs) {
-        Program::Profile profile;
-        execute("profile", step, inputs, outputs, &profile);
-        return profile;
-    }
-
-   private:
-    void execute(const char* op, const Step& step, nb::sequence inputs, nb::sequence outputs, Program::Profile* profile) {
-        const StepView& view = step.view();
-        std::vector<Array> held;
-        const std::vector<float*> in = rows_of(op, "inputs", inputs, program_.inputs(), view, false, held);
-        const std::vector<float*> out = rows_of(op, "outputs", outputs, program_.handed_out(), view, true, held);
-        nb::gil_scoped_release release;
-        program_.run(view, std::span<const float* const>(in.data(), in.size()), std::span<float* const>(out.data(), out.size()), profile);
-    }
-
-    std::vector<float*> rows_of(const char* op, const char* name, nb::sequence arrays, const std::vector<int>& buffers,
-                                const StepView& step, bool writable, std::vector<Array>& held) const {
-        std::vector<float*> data;
-        for (nb::handle value : arrays) {
-            const size_t i = data.size();
-            const std::string argument = std::string(name) + "[" + std::to_string(i) + "]";
-            if (i == buffers.size()) break;
-            const Buffer& buffer = program_.buffer(buffers[i]);
-            held.push_back(take_array(op, argument, value, Element::F32, 2, writable));
-            const int64_t rows = buffer.by_output ? step.outputs : step.rows;
-            if (held.back().shape[0] != rows || held.back().shape[1] != buffer.width) {
-                wrong(op, argument + " has not the shape [" + std::to_string(rows) + ", " + std::to_string(buffer.width) + "]");
-            }
-            data.push_back(held.back().as<float>());
-        }
-        if (nb::len(arrays) != buffers.size()) {
-            wrong(op, std::string(name) + " has " + std::to_string(nb::len(arrays)) + " arrays, not " + std::to_string(buffers.size()));
-        }
-        return data;
-    }
-
-    Array keep(Array array) {
-        arrays_.push_back(array);
-        return array;
-    }
-
-    Array floats(const char* op, const char* name, nb::handle value, int dimensions) {
-        return keep(take_array(op, name, value, Element::F32, dimensions));
-    }
-
-    const Weight& matrix(const char* op, const std::string& name, nb::handle value) {
-        const Matrix* found;
-        if (!nb::try_cast(value, found, false) || !found) {
-            throw nb::type_error((std::string(op) + ": " + name + " is not a Matrix").c_str());
-        }
-        objects_.push_back(nb::borrow(value));
-        return found->weight;
-    }
-
-    std::vector<Weight> matrices(const char* op, const char* name, nb::handle values) {
-        if (!nb::isinstance<nb::sequence>(values)) {
-            throw nb::type_error((std::string(op) + ": " + name + " is not a list of Matrix").c_str());
-        }
-        std::vector<Weight> list;
-        for (nb::handle value : values) {
-            list.push_back(matrix(op, std::string(name) + "[" + std::to_string(list.size()) + "]", value));
-        }
-        return list;
-    }
-
-    nb::object team_;
-    std::vector<nb::object> objects_;
-    std::vector<Array> arrays_;
-    Program program_;
-};
-
 }  // namespace
 
 }  // namespace stolon
@@ -352,44 +138,7 @@ NB_MODULE(_native, m) {
     m.def("pack", &pack, "team"_a, "kind"_a, "data"_a, "columns"_a, "inputs"_a);
     m.def("bandwidth", &bandwidth, "team"_a, "bytes"_a, "repeats"_a = 3);
 
-    nb::class_<Step>(m, "Step")
-        .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::sequence>(),
-             "input_ids"_a, "positions"_a, "write_slots"_a, "q_lens"_a, "kv_lens"_a, "slot_table"_a, "table_rows"_a,
-             "output_rows"_a, "short_lists"_a = nb::make_tuple())
-        .def("resize", &Step::resize, "rows"_a, "runs"_a, "outputs"_a)
-        .def_prop_ro("rows", [](const Step& s) { return s.view().rows; })
-        .def_prop_ro("runs", [](const Step& s) { return s.view().runs; })
-        .def_prop_ro("outputs", [](const Step& s) { return s.view().outputs; });
-
-    nb::class_<Rotary>(m, "Rotary")
-        .def("__init__", [](Rotary* self, nb::handle frequencies, int64_t positions) {
-            const Array given = take_array("Rotary", "frequencies", frequencies, Element::F64, 1);
-            if (positions < 1) wrong("Rotary", "positions is " + std::to_string(positions) + ", less than 1");
-            const double* values = given.as<double>();
-            new (self) Rotary(std::vector<double>(values, values + given.size), positions);
-        }, "frequencies"_a, "positions"_a)
-        .def_prop_ro("positions", &Rotary::positions);
-
-    nb::class_<ProgramObject>(m, "Program")
-        .def("__init__", [](ProgramObject* self, nb::handle team) {
-            if (!nb::isinstance<TeamObject>(team)) throw nb::type_error("Program: team is not a Team");
-            new (self) ProgramObject(nb::borrow(team));
-        }, "team"_a)
-        .def("input", &ProgramObject::input, "width"_a)
-        .def("embed", &ProgramObject::embed, "table"_a, "scale"_a)
-        .def("norm", &ProgramObject::norm, "x"_a, "weight"_a, "eps"_a, "add"_a = -1)
-        .def("linear", &ProgramObject::linear, "x"_a, "weights"_a, "bias"_a.none() = nb::none(), "residual"_a = -1)
-        .def("gated", &ProgramObject::gated, "x"_a, "gate"_a, "up"_a, "activation"_a)
-        .def("add", &ProgramObject::add, "x"_a, "y"_a)
-        .def("attend", &ProgramObject::attend, "qkv"_a, nb::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "scale"_a,
-             "window"_a = 0, "softcap"_a = 0.0f, "head_norm"_a.none() = nb::none(), "eps"_a = 0.0f, "rotary"_a,
-             "cache_k"_a, "cache_v"_a)
-        .def("take_outputs", &ProgramObject::take_outputs, "x"_a)
-        .def("logits", &ProgramObject::logits, "x"_a, "head"_a, "softcap"_a = 0.0f)
-        .def("output", &ProgramObject::output, "x"_a)
-        .def("finish", &ProgramObject::finish)
-        .def("run", &ProgramObject::run, "step"_a, "inputs"_a = nb::make_tuple(), "outputs"_a = nb::make_tuple())
-        .def("profile", &ProgramObject::profile, "step"_a, "inputs"_a = nb::make_tuple(), "outputs"_a = nb::make_tuple());
-
+    bind_step(m);
+    bind_program(m);
     bind_sample(m);
 }

@@ -17,12 +17,6 @@ uint32_t word(const u8* p) {
     return w;
 }
 
-uint16_t half_at(const u8* p) {
-    uint16_t h;
-    std::memcpy(&h, p, 2);
-    return h;
-}
-
 template <class T>
 void put(u8* p, int64_t index, T value) {
     std::memcpy(p + index * int64_t(sizeof(T)), &value, sizeof(T));
@@ -184,26 +178,7 @@ void pack_plain(const u8* stored, int64_t columns, int64_t k, int64_t tile, u8* 
 
 int64_t value_bytes(WeightType type) { return type == WeightType::F32 ? 4 : 2; }
 
-bool plain(WeightType type) {
-    return type == WeightType::F32 || type == WeightType::F16 || type == WeightType::BF16;
-}
-
-// The code of input i of column c in a group.
-int code_at(const u8* group, int bits, int c, int i) {
-    const int q = i / 4, byte = 4 * c + i % 4;
-    if (bits == 8) return group[q * 64 + byte];
-    int code = (group[(q % 4) * 64 + byte] >> (q < 4 ? 0 : 4)) & 15;
-    if (bits == 5) code |= ((group[256 + byte] >> q) & 1) << 4;
-    if (bits == 6) code |= ((group[256 + 64 * (q / 4) + byte] >> (2 * (q % 4))) & 3) << 4;
-    return code;
-}
-
 }  // namespace
-
-ActivationType activation_of(WeightType type) {
-    if (type == WeightType::BF16) return ActivationType::BF16;
-    return plain(type) ? ActivationType::F32 : ActivationType::Q8;
-}
 
 int64_t stored_bytes(WeightType type, int64_t columns, int64_t k) {
     int64_t row, total;
@@ -259,56 +234,6 @@ void pack_tiles(WeightType type, const std::byte* stored, int64_t columns, int64
             case WeightType::Q5_K: pack_quantised<WeightType::Q5_K>(in, columns, k, tile, to, units); break;
             case WeightType::Q6_K: pack_quantised<WeightType::Q6_K>(in, columns, k, tile, to, units); break;
         }
-    }
-}
-
-void unpack_column(const Weight& weight, int64_t column, float* out) {
-    const u8* tile = reinterpret_cast<const u8*>(weight.data) + column / kTile * weight.tile_bytes;
-    const int c = int(column % kTile);
-    if (plain(weight.type)) {
-        const int64_t group = weight.type == WeightType::BF16 ? 2 : 1;
-        for (int64_t i = 0; i < weight.k; ++i) {
-            const int64_t at = ((i / group) * kTile + c) * group + i % group;
-            if (weight.type == WeightType::F32)
-                out[i] = float_from_bits(word(tile + 4 * at));
-            else
-                out[i] = weight.type == WeightType::F16 ? float_from_half(half_at(tile + 2 * at))
-                                                        : float_from_bf16(half_at(tile + 2 * at));
-        }
-        return;
-    }
-    const QuantLayout L = quant_layout(weight.type);
-    const int64_t groups = weight.k / 32;
-    const u8* scales = tile + groups * L.group_codes;
-    for (int64_t g = 0; g < groups; ++g) {
-        const u8* codes = tile + g * L.group_codes;
-        float scale[2], offset = 0.0f;  // of the two halves of the group
-        if (paired(weight.type)) {
-            int16_t pair[2];
-            std::memcpy(pair, scales + g * L.group_scales + 4 * c, 4);
-            const float unit = float_from_bits(uint32_t(weight.units[column]) << 23);
-            for (int i = 0; i < 32; ++i)
-                out[g * 32 + i] = unit * float(pair[0] * (code_at(codes, L.bits, c, i) - 8) + 8 * pair[1]);
-            continue;
-        }
-        if (L.supers == 1) {
-            const u8* s = scales + g * L.group_scales;
-            scale[0] = scale[1] = float_from_half(half_at(s + 2 * c));
-            if (L.group_scales == 64) offset = float_from_half(half_at(s + 32 + 2 * c));
-        } else {
-            const u8* head = scales + g / 8 * (L.head + 8 * L.group_scales);
-            const u8* s = head + L.head + g % 8 * L.group_scales;
-            const float d = float_from_half(half_at(head + 2 * c));
-            if (weight.type == WeightType::Q6_K) {
-                scale[0] = d * float(int8_t(s[c]));
-                scale[1] = d * float(int8_t(s[16 + c]));
-            } else {
-                scale[0] = scale[1] = d * float(s[c]);
-                offset = -(float_from_half(half_at(head + 32 + 2 * c)) * float(s[16 + c]));
-            }
-        }
-        for (int i = 0; i < 32; ++i)
-            out[g * 32 + i] = scale[i / 16] * float(code_at(codes, L.bits, c, i) - L.zero) + offset;
     }
 }
 

@@ -52,6 +52,11 @@ constexpr QuantLayout quant_layout(WeightType type) {
     }
 }
 
+// Whether a type is of numbers as they are, without scales.
+constexpr bool plain(WeightType type) {
+    return type == WeightType::F32 || type == WeightType::F16 || type == WeightType::BF16;
+}
+
 // Whether scales and offsets are pairs of integers.
 constexpr bool paired(WeightType type) { return type == WeightType::Q4_1; }
 

@@ -1,84 +1,13 @@
-#include "sample.h"
-
-#include <cstring>
-
-#include "isa.h"
+// A row of logits from end to end: restricted, filtered, drawn from, reported.
 #include "sample_filters.h"
+#include "sample_race.h"
+#include "sample_restrict.h"
 
 STOLON_BEGIN
 
 namespace {
 
 constexpr double kGreedyBelow = 1e-5;  // any other token's weight would underflow anyhow
-
-// ---------------------------------------------------------------------------------------------------
-// The draw
-
-// The finaliser of MurmurHash3 over the id and both words of the key.
-inline uint32_t hash(uint32_t id, const uint32_t* key) {
-    uint32_t h = id * 0x9E3779B1u + key[0];
-    h = (h ^ (h >> 16)) * 0x85EBCA6Bu + key[1];
-    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
-    return h ^ (h >> 16);
-}
-
-inline float uniform(uint32_t hashed) {
-    return std::min((float(hashed) + 0.5f) * 0x1p-32f, 1.0f - 0x1p-24f);
-}
-
-// The token with the largest weight / E, E = -log(1 - u).
-//
-// Since E >= u, a token has lost if u * bound > weight, where bound is the best score so far. That is
-// asked of whole vectors, with a weight that is a little too large: 2^x <= (1 + x - floor x) 2^floor x.
-// The number's lowest bit is left out, and the bound lowered to cover that and all rounding.
-uint32_t race(const Tokens& from, int64_t first, Cut cut, float top, double inverse, const uint32_t* key) {
-    double best_score = 0.0;
-    uint32_t winner = 0;
-    const auto run = [&](int64_t at) {
-        const uint32_t id = from.id(at);
-        const double score =
-            weight_of(from.y[at], top, inverse) / -std::log1p(-double(uniform(hash(id, key))));
-        if (score > best_score || (score == best_score && id < winner)) {
-            best_score = score;
-            winner = id;
-        }
-    };
-    run(first);
-    const vf value = vset(cut.value), t = vset(top), inv = vset(float(inverse));
-    const vf log2e = vset(1.44269504088896341f * 0x1p23f), one = vset(127.0f * 0x1p23f), none = vset(0.0f);
-    const vi k0 = iset(key[0]), k1 = iset(key[1]);
-    const vi c0 = iset(0x9E3779B1u), c1 = iset(0x85EBCA6Bu), c2 = iset(0xC2B2AE35u);
-    vf bound = vset(float(best_score * (0.998 * 0x1p-31)));
-    for (int64_t i = 0; i < from.count; i += W) {
-        const vf y = from.at(i);
-        uint32_t mask = where_ge(y, value);
-        if (!mask) continue;
-        vi h = from.id_at(i) * c0 + k0;
-        h = (h ^ shift_right<16>(h)) * c1 + k1;
-        h = (h ^ shift_right<13>(h)) * c2;
-        h = h ^ shift_right<16>(h);
-        const vf weight = from_whole_bits(vmax(vfma((y - t) * inv, log2e, one), none));
-        mask &= where_ge(weight, halved_to_float(h) * bound);
-        if (!mask) continue;
-        const double before = best_score;
-        for (; mask; mask &= mask - 1) {
-            const int64_t at = i + __builtin_ctz(mask);
-            if (at < from.count && cut.keeps(from.y[at], from.id(at))) run(at);
-        }
-        if (best_score > before) bound = vset(float(best_score * (0.998 * 0x1p-31)));
-    }
-    return winner;
-}
-
-// ---------------------------------------------------------------------------------------------------
-// A row
-
-inline bool inside(const int64_t* ids, int64_t count, int64_t vocab) {
-    for (int64_t i = 0; i < count; ++i) {
-        if (ids[i] < 0 || ids[i] >= vocab) return false;
-    }
-    return true;
-}
 
 class Row {
    public:
@@ -96,7 +25,7 @@ class Row {
     // The usual row under a grammar: many tokens are denied, and nothing else is to be done to it.
     bool denies_in_place() const {
         return row_.lent && row_.mask == MaskForm::Deny && row_.mask_count && row_.report == Report::None &&
-               !row_.banned_count && !row_.counted_count && !row_.biased_count && !repeats();
+               !row_.banned_count && !row_.counted_count && !row_.biased_count && !repeats(row_);
     }
 
     // What `choose` does for such a row, without a copy of it and a second look at all of it.
@@ -122,7 +51,7 @@ class Row {
     }
 
     SampleStatus choose() {
-        if (listed() && !row_.mask_count) return SampleStatus::NothingAllowed;
+        if (listed(row_) && !row_.mask_count) return SampleStatus::NothingAllowed;
         if (row_.mask != MaskForm::Listed) {
             // Whatever is allowed: a row that holds a NaN is broken.
             raw_ = found_ = scan(row_.logits, vocab_, work_.raw_groups);
@@ -132,16 +61,8 @@ class Row {
             out_.logprob = double(raw_.top) + std::log(total_weight(tokens_, raw_.top, 1.0));
             return SampleStatus::Ok;
         }
-        if (const auto status = restrict(true); status != SampleStatus::Ok) return status;
-        if (found_.top == -kInfinity && row_.banned_count && masked()) {
-            // The mask allows nothing but what is banned.
-            tokens_ = {row_.logits, nullptr, vocab_};
-            found_ = raw_;
-            restrict(false);
-        }
-        if (tokens_.y != row_.logits) {
-            if (const auto status = finite(found_); status != SampleStatus::Ok) return status;
-        }
+        const auto status = Restriction(row_, vocab_, work_, tokens_, found_).apply();
+        if (status != SampleStatus::Ok) return status;
         take();
         return SampleStatus::Ok;
     }
@@ -155,123 +76,6 @@ class Row {
         } else {
             draw(first);
         }
-    }
-
-    bool listed() const { return row_.mask == MaskForm::Allow || row_.mask == MaskForm::Listed; }
-
-    bool masked() const {
-        return row_.mask != MaskForm::None && (row_.mask != MaskForm::Deny || row_.mask_count);
-    }
-
-    // A copy of the row that may be changed.
-    float* own() {
-        if (tokens_.y == row_.logits) {
-            std::memcpy(work_.adjusted, row_.logits, size_t(vocab_) * sizeof(float));
-            tokens_.y = work_.adjusted;
-        }
-        return work_.adjusted;
-    }
-
-    bool repeats() const { return row_.seen_count && row_.repetition != 1.0f; }
-    bool counts() const { return row_.counted_count && (row_.frequency != 0.0f || row_.presence != 0.0f); }
-
-    // Penalties and bias. `place` finds the logit of an id; null where it is not wanted.
-    template <class Place>
-    bool adjust(const Place& place) {
-        if (repeats()) {
-            if (!inside(row_.seen, row_.seen_count, vocab_)) return false;
-            for (int64_t i = 0; i < row_.seen_count; ++i) {
-                float* y = place(row_.seen[i]);
-                if (!y) continue;
-                // From the row itself: an id may stand there twice.
-                const float x = row_.logits[row_.seen[i]];
-                *y = x > 0.0f ? x / row_.repetition : x * row_.repetition;
-            }
-        }
-        if (counts()) {
-            if (!inside(row_.counted, row_.counted_count, vocab_)) return false;
-            for (int64_t i = 0; i < row_.counted_count; ++i) {
-                float* y = place(row_.counted[i]);
-                if (!y) continue;
-                *y -= row_.frequency * row_.counts[i];
-                if (row_.counts[i] > 0.0f) *y -= row_.presence;
-            }
-        }
-        if (row_.biased_count) {
-            if (!inside(row_.biased, row_.biased_count, vocab_)) return false;
-            for (int64_t i = 0; i < row_.biased_count; ++i) {
-                if (float* y = place(row_.biased[i])) *y += row_.bias[i];
-            }
-        }
-        return true;
-    }
-
-    // Penalties, bias, mask, bans.
-    SampleStatus restrict(bool banning) {
-        if (listed()) return allow(banning);
-        if (repeats() || counts() || row_.biased_count) {
-            float* y = own();
-            if (!adjust([y](int64_t id) { return y + id; })) return SampleStatus::OutOfRange;
-        }
-        if (row_.mask == MaskForm::Bits) {
-            const float* x = tokens_.y;
-            float* y = work_.adjusted;
-            const uint8_t* bits = row_.mask_bits;
-            const int64_t known = std::min(row_.mask_count, vocab_);
-            for (int64_t i = 0; i < known; ++i) y[i] = bits[i] ? x[i] : -kInfinity;
-            std::fill(y + known, y + vocab_, -kInfinity);
-            tokens_.y = y;
-        } else if (row_.mask == MaskForm::Deny && row_.mask_count) {
-            if (!inside(row_.mask_ids, row_.mask_count, vocab_)) return SampleStatus::OutOfRange;
-            float* y = own();
-            for (int64_t i = 0; i < row_.mask_count; ++i) y[row_.mask_ids[i]] = -kInfinity;
-        }
-        if (banning && row_.banned_count) {
-            if (!inside(row_.banned, row_.banned_count, vocab_)) return SampleStatus::OutOfRange;
-            float* y = own();
-            for (int64_t i = 0; i < row_.banned_count; ++i) y[row_.banned[i]] = -kInfinity;
-        }
-        if (tokens_.y != row_.logits) found_ = scan(tokens_.y, vocab_, work_.groups);
-        return SampleStatus::Ok;
-    }
-
-    // The allowed tokens as a list. Nothing else of the row is looked at.
-    SampleStatus allow(bool banning) {
-        if (!inside(row_.mask_ids, row_.mask_count, vocab_)) return SampleStatus::OutOfRange;
-        if (!inside(row_.banned, row_.banned_count, vocab_)) return SampleStatus::OutOfRange;
-        uint32_t* ids = work_.list_ids;
-        int64_t count = 0;
-        bool ascending = true;
-        for (int64_t i = 0; i < row_.mask_count && ascending; ++i) {
-            ascending = i == 0 || row_.mask_ids[i] > row_.mask_ids[i - 1];
-        }
-        if (ascending) {
-            for (; count < row_.mask_count; ++count) ids[count] = uint32_t(row_.mask_ids[count]);
-        } else {
-            // Any order, any number of times: mark them in a row of the vocabulary.
-            uint32_t* marks = work_.band_ids;
-            std::fill(marks, marks + vocab_, 0u);
-            for (int64_t i = 0; i < row_.mask_count; ++i) marks[row_.mask_ids[i]] = 1;
-            for (int64_t i = 0; i < vocab_; ++i) {
-                if (marks[i]) ids[count++] = uint32_t(i);
-            }
-        }
-        if (banning && row_.banned_count) {
-            const auto banned = [&](uint32_t id) {
-                return std::find(row_.banned, row_.banned + row_.banned_count, int64_t(id)) !=
-                       row_.banned + row_.banned_count;
-            };
-            if (!std::all_of(ids, ids + count, banned)) count = std::remove_if(ids, ids + count, banned) - ids;
-        }
-        for (int64_t i = 0; i < count; ++i) work_.list[i] = row_.logits[ids[i]];
-        const auto place = [&](int64_t id) {
-            const uint32_t* found = std::lower_bound(ids, ids + count, uint32_t(id));
-            return found < ids + count && *found == uint32_t(id) ? work_.list + (found - ids) : nullptr;
-        };
-        if (!adjust(place)) return SampleStatus::OutOfRange;
-        tokens_ = {work_.list, ids, count};
-        found_ = scan(work_.list, count, work_.groups);
-        return SampleStatus::Ok;
     }
 
     void draw(int64_t first) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "memory.h"
+#include "schedule_passes.h"
 
 namespace stolon {
 
@@ -12,10 +13,6 @@ constexpr int64_t kLine = 64;
 
 // Elements of work on one lane that a barrier is worth.
 constexpr int64_t kBarrierWorth = 4096;
-
-bool per_row(Space space) { return space <= Space::OwnOutRows; }
-bool own(Space space) { return space == Space::OwnRows || space == Space::OwnOutRows; }
-bool by_rows(Split split) { return split == Split::Rows || split == Split::Blocks; }
 
 class Maker {
    public:
@@ -31,10 +28,10 @@ class Maker {
         if (rows_ == 0) return std::move(made_);
         for (size_t i = 0; i < ops_.size(); ++i) add_op(int(i));
         for (size_t i = 0; i < handed_out_.size(); ++i) hand_out(handed_out_[i], int(i));
-        find_lifetimes();
+        find_lifetimes(made_);
         if (rows_ == kManyRows) split_by_blocks();
-        place();
-        put_barriers();
+        place_regions(made_);
+        put_barriers(made_, ops_, lanes_);
         // A barrier within a run of blocks would part what a lane must do in one go.
         for (size_t i = 1; made_.blocks && i < made_.stages.size(); ++i) {
             if (!made_.stages[i].barrier || run_of_[i] < 0 || run_of_[i] != run_of_[i - 1]) continue;
@@ -44,11 +41,6 @@ class Maker {
     }
 
    private:
-    struct Access {
-        int region;
-        bool write;
-    };
-
     bool wanted(int buffer) const { return !buffers_[size_t(buffer)].by_output || outputs_ > 0; }
 
     int64_t count(bool by_output) const { return by_output ? outputs_ : rows_; }
@@ -173,31 +165,6 @@ class Maker {
         made_.stages.push_back(stage);
     }
 
-    // What a stage reads and writes, without the caches.
-    std::vector<Access> accesses(const Stage& stage) const {
-        std::vector<Access> all;
-        const auto add = [&](int region, bool write) {
-            if (region >= 0) all.push_back({region, write});
-        };
-        add(stage.x, false);
-        add(stage.y, false);
-        add(stage.out, true);
-        add(stage.q8, stage.kind == StageKind::Prepare);
-        add(stage.half, stage.kind == StageKind::Prepare);
-        add(stage.queries, stage.kind == StageKind::Rotate);
-        return all;
-    }
-
-    void find_lifetimes() {
-        for (size_t i = 0; i < made_.stages.size(); ++i) {
-            for (const Access& access : accesses(made_.stages[i])) {
-                Region& region = made_.regions[size_t(access.region)];
-                if (region.first < 0) region.first = int(i);
-                region.last = int(i);
-            }
-        }
-    }
-
     // Runs of stages that go row by row are split by blocks. What begins and ends within a run is a lane's own.
     void split_by_blocks() {
         run_of_.assign(made_.stages.size(), -1);
@@ -216,109 +183,6 @@ class Maker {
         made_.blocks = true;
     }
 
-    // Best fit among the gaps between what is alive. A linear may write over its residual.
-    void place() {
-        std::vector<int> alive[4];
-        for (size_t i = 0; i < made_.stages.size(); ++i) {
-            const Stage& stage = made_.stages[i];
-            const std::vector<Access> all = accesses(stage);
-            int replaced = -1;
-            for (const Access& access : all) {
-                Region& region = made_.regions[size_t(access.region)];
-                if (!access.write || !per_row(region.space) || region.first != int(i)) continue;
-                std::vector<int>& others = alive[int(region.space)];
-                if (access.region == stage.out && may_replace(stage, int(i))) {
-                    replaced = stage.y;
-                    region.at = made_.regions[size_t(replaced)].at;
-                    std::replace(others.begin(), others.end(), replaced, access.region);
-                    continue;
-                }
-                region.at = find_gap(others, region.bytes);
-                others.push_back(access.region);
-                int64_t& high = made_.row_bytes[int(region.space)];
-                high = std::max(high, region.at + region.bytes);
-            }
-            for (const Access& access : all) {
-                const Region& region = made_.regions[size_t(access.region)];
-                if (!per_row(region.space) || region.last != int(i) || access.region == replaced) continue;
-                std::erase(alive[int(region.space)], access.region);
-            }
-        }
-    }
-
-    bool may_replace(const Stage& stage, int index) const {
-        if (stage.kind != StageKind::Linear || stage.y < 0 || stage.y == stage.x) return false;
-        const Region& residual = made_.regions[size_t(stage.y)];
-        const Region& out = made_.regions[size_t(stage.out)];
-        return residual.space == out.space && residual.bytes == out.bytes && residual.last == index;
-    }
-
-    int64_t find_gap(const std::vector<int>& alive, int64_t bytes) const {
-        std::vector<const Region*> taken;
-        for (const int region : alive) taken.push_back(&made_.regions[size_t(region)]);
-        std::sort(taken.begin(), taken.end(), [](const Region* a, const Region* b) { return a->at < b->at; });
-        int64_t end = 0, best = -1, best_size = 0;
-        for (const Region* region : taken) {
-            const int64_t size = region->at - end;
-            if (size >= bytes && (best < 0 || size < best_size)) {
-                best = end;
-                best_size = size;
-            }
-            end = region->at + region->bytes;
-        }
-        return best < 0 ? end : best;
-    }
-
-    struct Touched {
-        Region region;
-        int number;  // of the region; -1: a cache
-        bool write;
-        bool by_rows;
-    };
-
-    // A barrier stands before the first stage that meets what another lane may have touched since the last
-    // one. Later is never better, so there are as few as can be.
-    void put_barriers() {
-        if (lanes_ == 1) return;
-        std::vector<Touched> since;
-        for (Stage& stage : made_.stages) {
-            const std::vector<Touched> now = touched(stage);
-            stage.barrier = std::any_of(now.begin(), now.end(), [&](const Touched& a) {
-                return std::any_of(since.begin(), since.end(), [&](const Touched& b) { return meet(a, b); });
-            });
-            if (stage.barrier) since.clear();
-            since.insert(since.end(), now.begin(), now.end());
-        }
-    }
-
-    std::vector<Touched> touched(const Stage& stage) const {
-        std::vector<Touched> all;
-        for (const Access& access : accesses(stage)) {
-            const Region& region = made_.regions[size_t(access.region)];
-            if (own(region.space)) continue;
-            const bool gathered = access.region == stage.x &&
-                                  (stage.kind == StageKind::Take || (stage.kind == StageKind::Norm && ops_[size_t(stage.op)].gather));
-            all.push_back({region, access.region, access.write, by_rows(stage.split) && !gathered});
-        }
-        if (stage.kind == StageKind::Rotate || stage.kind == StageKind::Attention) {
-            const AttendOp& attend = ops_[size_t(stage.op)].attend;
-            const int64_t bytes = attend.slots * attend.shape.num_kv_heads * attend.shape.head_dim * 2;
-            for (const bf16* cache : {attend.k, attend.v}) {
-                const Region region{Space::Address, bytes, int64_t(reinterpret_cast<intptr_t>(cache))};
-                all.push_back({region, -1, stage.kind == StageKind::Rotate, false});
-            }
-        }
-        return all;
-    }
-
-    static bool meet(const Touched& a, const Touched& b) {
-        if (a.region.space != b.region.space || !(a.write || b.write)) return false;
-        // Each lane keeps to its rows, which lie in the same place in regions of one size.
-        const bool alike = a.region.at == b.region.at && a.region.bytes == b.region.bytes;
-        if (a.number >= 0 && alike && a.by_rows && b.by_rows) return false;
-        return a.region.at < b.region.at + b.region.bytes && b.region.at < a.region.at + a.region.bytes;
-    }
-
     const std::vector<Op>& ops_;
     const std::vector<Buffer>& buffers_;
     const std::vector<int>& handed_out_;
@@ -330,26 +194,6 @@ class Maker {
 };
 
 }  // namespace
-
-Q8Layout::Q8Layout(int64_t k) {
-    const int64_t each = k / kBlock * 4;
-    scales = round_up(k, kLine);
-    weighted = scales + each;
-    for (int i = 0; i < kStartKinds; ++i) starts[i] = weighted + (1 + i) * each;
-    half_starts = weighted + (1 + kStartKinds) * each;
-    // An odd number of lines: rows that are read together don't crowd into a few sets of a cache.
-    bytes = round_up(half_starts + 2 * each, kLine) / kLine | 1;
-    bytes *= kLine;
-}
-
-void Q8Layout::place(Activations& a, std::byte* base) const {
-    a.q8_stride = bytes;
-    a.values = reinterpret_cast<int8_t*>(base);
-    a.scales = reinterpret_cast<float*>(base + scales);
-    a.weighted = reinterpret_cast<float*>(base + weighted);
-    for (int i = 0; i < kStartKinds; ++i) a.starts[i] = reinterpret_cast<int32_t*>(base + starts[i]);
-    a.half_starts = reinterpret_cast<int32_t*>(base + half_starts);
-}
 
 Schedule make_schedule(const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
                        const std::vector<int>& handed_out, int64_t rows, int64_t outputs, int lanes) {
