@@ -13,7 +13,7 @@ from stolon.lang.batch_program import batch_program
 from stolon.lang.body import BoundBody
 from stolon.lang.location import located
 from stolon.lang.option_checks import checked_flag, checked_seed
-from stolon.lang.run import refuse_on_loop
+from stolon.lang.runtime_loop import refuse_on_loop
 from stolon.lang.state import ProgramState
 from stolon.srt.client import EngineClient
 

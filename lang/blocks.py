@@ -1,9 +1,7 @@
 """Blocks: the longest straight runs of a program, each sent as one request.
 
-A block ends with a generation or a selection. Text after the last one stays with the branch until
-more follows, so that text which meets text is always tokenised together, wherever the program
-reads. A block's prefix is the token ids that the block before it ended with: they are taken as
-they are.
+A block ends with a generation or a selection. Its prefix is the token ids that the block before it
+ended with: they are taken as they are.
 """
 
 from __future__ import annotations
@@ -265,37 +263,3 @@ class Block:
         fault = self.calls[0].located(InternalError(text))
         fault.__cause__ = error
         self.fail(fault)
-
-
-def split(
-    items: list[Item], tail: Tail | None, path: BranchPath = ()
-) -> tuple[list[Block], list[Item]]:
-    """Cut recorded items into chained blocks and the text that stays behind.
-
-    A generation of several samples ends its block, and begins it but for the text before it: the
-    engine walks a whole block once per sample, and the state goes on from sample 0 alone. One that
-    reports the log-probs of the text before it begins its block, too: they are those of the prompt.
-    """
-    blocks: list[Block] = []
-    run: list[Item] = []
-    block: list[Item] = []
-
-    def close() -> None:
-        nonlocal block, tail
-        if block:
-            blocks.append(Block(block, tail, path))
-            tail = Tail(blocks[-1])
-            block = []
-
-    for item in items:
-        run.append(item)
-        if not isinstance(item, Call):
-            continue
-        if item.n > 1 or item.prompt_logprobs or len(block) + len(run) >= MAX_SEGMENTS:
-            close()
-        block += run
-        run = []
-        if item.n > 1:
-            close()
-    close()
-    return blocks, run

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stolon.errors import InvalidRequest, StolonError
 from stolon.lang.plan import Generation, Literal, Plan, PlannedBlock, Segment
-from stolon.lang.run import refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop
 from stolon.srt.client import EngineClient, stream
 from stolon.srt.protocol import Gen, GrammarSpec, Request, SampleDone, Sampling, Text
 

@@ -125,8 +125,9 @@ class _Work:
     def add(self, run: ProgramRun) -> None:
         usages = [result.usage for call in run.calls for result in call.results if result]
         self.programs += 1
-        self.lost += run.recomputed
-        self.fresh += sum(u.computed_tokens + u.completion_tokens for u in usages) - run.recomputed
+        recomputed = run.blocks.recomputed
+        self.lost += recomputed
+        self.fresh += sum(u.computed_tokens + u.completion_tokens for u in usages) - recomputed
 
 
 def places(wanted: int | Literal["auto"], client: EngineClient, *, is_async: bool) -> Concurrency:

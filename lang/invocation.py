@@ -12,8 +12,8 @@ from stolon.lang.body import RESERVED, BoundBody
 from stolon.lang.branch import Branch
 from stolon.lang.config import global_config
 from stolon.lang.options import OPTION_NAMES, SamplingOptions, run_defaults
-from stolon.lang.run import ProgramRun, refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop, spawn, wait_for
+from stolon.lang.run import ProgramRun
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop, spawn, wait_for
 from stolon.lang.state import ProgramState
 from stolon.srt.client import EngineClient
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stolon.errors import InvalidRequest, StolonError
-from stolon.lang.blocks import Block, Tail, split
+from stolon.lang.blocks import Block, Tail
 from stolon.lang.calls import (
     Borrowed,
     BranchPath,
@@ -27,6 +27,7 @@ from stolon.lang.location import placed, program_line
 from stolon.lang.roles import Conversation
 from stolon.lang.run import ProgramRun
 from stolon.lang.separation import Marker
+from stolon.lang.splitting import split
 from stolon.lang.variables import OpenScope, Span, Variables
 from stolon.srt.protocol import Gen, Select
 from stolon.srt.seeds import derive_seed

@@ -1,4 +1,4 @@
-"""One execution of a program: what all its branches share, and the life of its requests."""
+"""One execution of a program: what all its branches share, from its body to its end."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from types import TracebackType
 from typing import NoReturn, Protocol
 
 from stolon.errors import Aborted, InvalidRequest, StolonError
 from stolon.lang.blocks import Block
 from stolon.lang.calls import BranchPath, Call, branch_name
-from stolon.lang.latch import Latch, Signal, running_loop
+from stolon.lang.latch import Signal, running_loop
 from stolon.lang.location import program_line
+from stolon.lang.open_blocks import OpenBlocks
 from stolon.lang.options import SamplingOptions
-from stolon.lang.runtime_loop import on_runtime_loop, runtime_loop
+from stolon.lang.runtime_loop import on_runtime_loop, refuse_on_loop
 from stolon.srt.client import EngineClient
 
 MAX_NESTING = 64
@@ -45,11 +45,11 @@ class ProgramRun:
         lock: guards what branches record.
         calls: every generation and selection in the order the program made them.
         changed: notified when text arrives, a call settles, or the body appends something.
+        blocks: its requests that are under way.
         finished: the body is over and everything it asked for is settled.
         failure: the exception that ended the program.
         result: what the body returned.
         cancelled: what reads raise since `cancel`.
-        recomputed: tokens that requests went on from and that the engine had to compute again.
     """
 
     def __init__(
@@ -71,19 +71,14 @@ class ProgramRun:
         self.lock = threading.RLock()
         self.calls: list[Call] = []
         self.changed = Signal()
+        self.blocks = OpenBlocks(client, self.changed, streaming=streaming)
         self.finished = False
         self.failure: BaseException | None = None
         self.result: object = None
         self.cancelled: Aborted | None = None
-        self.recomputed = 0
-        self._id = secrets.token_hex(6)
         self._left_body: TracebackType | None = None
         self._pending: dict[Recorder, None] = {}
         self._handled: dict[int, BaseException] = {}
-        self._requests = 0
-        self._closed = False
-        self._open: dict[Block, None] = {}
-        self._cancelled: dict[BranchPath, Aborted] = {}
         self._body_loop: asyncio.AbstractEventLoop | None = None
 
     def must_await(self) -> bool:
@@ -107,57 +102,15 @@ class ProgramRun:
         with self.lock:
             blocks = [block for recorder in self._pending for block in recorder.take_blocks()]
             self._pending.clear()
-            # Before any of them is sent: whoever ends the run or a branch from now on finds them.
-            for block in blocks:
-                self._open[block] = None
-                block.settled.then(partial(self._forget, block))
+            self.blocks.add(blocks)  # before any of them is sent
         for block in blocks:
-            self._advance(block)
-
-    def _advance(self, block: Block) -> None:
-        """Send a block, at once or when what it continues is there."""
-        missing = None if block.settled.done() else block.needs()
-        if missing is not None:
-            # On the loop, not in the thread that settles it: that is the engine's.
-            missing.then(partial(runtime_loop().call, self._advance, block))
-            return
-        with self.lock:
-            self._requests += 1
-            request_id = f"{self._id}-{self._requests}"
-        ended = self._ended(block)
-        if ended is None:
-            changed = self.changed.notify
-            block.send(self.client, request_id, streaming=self.streaming, changed=changed)
-            ended = self._ended(block)  # while it was being sent
-        if ended is not None:
-            self._stop(block, ended)
-
-    def _stop(self, block: Block, error: Aborted) -> None:
-        block.fail(error)
-        if block.request_id:
-            self.client.abort(block.request_id)
-
-    def _forget(self, block: Block) -> None:
-        self._open.pop(block, None)
-        self.recomputed += block.recomputed
-        self.changed.notify()
-
-    def drain(self) -> Iterator[Latch]:
-        """What to wait for until everything that was sent is settled."""
-        while self._open:
-            for block in list(self._open):
-                yield block.settled
-                for call in block.calls:
-                    yield call.settled
-                self._open.pop(block, None)
+            self.blocks.send(block)
 
     # -- ending it from outside ------------------------------------------------------------------
 
     def abort(self) -> None:
         """Abort every request that runs and refuse later ones. From any thread; does not wait."""
-        self._closed = True
-        for block in list(self._open):
-            self._stop(block, self._ended(block) or self._over_error(block))
+        self.blocks.close(self.failure)
 
     def cancel(self, path: BranchPath = ()) -> None:
         """End a branch with those forked from it, or with no path the run. Does not wait.
@@ -165,34 +118,20 @@ class ProgramRun:
         From any thread. Nothing happens when the run is finished or the branch cancelled already.
         """
         with self.lock:
-            if self.over or path in self._cancelled:
+            if self.over or path in self.blocks.cancelled:
                 return
             what = "branch" if path else "program"
             error = Aborted(f"the {what} was cancelled", where=program_line())
             error.branch = branch_name(path) or None
             if path:
-                self._cancelled[path] = error
+                self.blocks.cancelled[path] = error
                 self.handled(error)  # the program wanted it
             else:
                 self.cancelled = error
         if not path:
             self.abort()
-        for block in [block for block in list(self._open) if block.path[: len(path)] == path]:
-            self._stop(block, error)
+        self.blocks.end(path, error)
         self.changed.notify()
-
-    def _ended(self, block: Block) -> Aborted | None:
-        """Why the block must not run, None if it may."""
-        for path, error in list(self._cancelled.items()):
-            if block.path[: len(path)] == path:
-                return error
-        return self._over_error(block) if self._closed else None
-
-    def _over_error(self, block: Block) -> Aborted:
-        error = Aborted("the program was ended", where=block.calls[0].where)
-        error.__cause__ = self.failure
-        error.branch = branch_name(block.path) or None
-        return error
 
     @property
     def over(self) -> bool:
@@ -250,7 +189,7 @@ class ProgramRun:
                 # As Python does it for a coroutine: futures and generators can't pass one on.
                 raise RuntimeError(f"the program {self.name!r} raised StopIteration") from error
             self.flush()
-            for latch in self.drain():
+            for latch in self.blocks.drain():
                 latch.wait()
             self._raise_first()
             self.result = result
@@ -269,7 +208,7 @@ class ProgramRun:
                 if asyncio.iscoroutine(result):
                     result = await result
             self.flush()
-            for latch in self.drain():
+            for latch in self.blocks.drain():
                 await latch.arrive()
             self._raise_first()
             self.result = result
@@ -316,13 +255,3 @@ class ProgramRun:
     def _finish(self) -> None:
         self.finished = True
         self.changed.notify()
-
-
-def refuse_on_loop(what: str) -> None:
-    """Raise where a blocking call would stop the loop that has to answer it."""
-    if on_runtime_loop():
-        raise InvalidRequest(
-            f"{what} would block the event loop that runs this program",
-            where=program_line(),
-            hint="use 'await' with the async form: arun, aget, async_sync",
-        )

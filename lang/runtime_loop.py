@@ -17,7 +17,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from stolon.errors import InvalidRequest
 from stolon.lang.latch import mailbox_of
+from stolon.lang.location import program_line
 
 T = TypeVar("T")
 
@@ -69,6 +71,16 @@ def runtime_loop() -> RuntimeLoop:
 def on_runtime_loop() -> bool:
     """Whether the caller runs on that loop's own thread, where waiting would be for ever."""
     return _current is not None and _current.is_current()
+
+
+def refuse_on_loop(what: str) -> None:
+    """Raise where a blocking call would stop the loop that has to answer it."""
+    if on_runtime_loop():
+        raise InvalidRequest(
+            f"{what} would block the event loop that runs this program",
+            where=program_line(),
+            hint="use 'await' with the async form: arun, aget, async_sync",
+        )
 
 
 def spawn(function: Callable[[], T]) -> Future[T]:

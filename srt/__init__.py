@@ -10,8 +10,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stolon.srt.collecting import Output
     from stolon.srt.engine import Engine
-    from stolon.srt.generate import Output
 
 __all__ = ["Engine", "Output"]
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
         return Engine
     if name == "Output":
-        from stolon.srt.generate import Output
+        from stolon.srt.collecting import Output
 
         return Output
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

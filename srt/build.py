@@ -20,6 +20,7 @@ from stolon.srt.generating import Generator
 from stolon.srt.heads import Heads
 from stolon.srt.heap import return_freed_memory
 from stolon.srt.kv_space import KVSpace
+from stolon.srt.logits_reader import LogitsReader
 from stolon.srt.loop import EngineLoop
 from stolon.srt.model_runner import ModelRunner, Runner
 from stolon.srt.models.config import ModelConfig
@@ -105,7 +106,7 @@ def assemble(
     step_tokens: int,
     speculation: Speculation,
 ) -> Parts:
-    """Build scheduler, batcher, walker and loop around a runner, and start the loop in the thread."""
+    """Build scheduler, batcher, walker, reader and loop around a runner, and start the loop in the thread."""
     rows, context = runner.slot_table.shape
     if runner.vocab_size < tokenizer.vocab_size:
         raise ModelFileError(
@@ -128,12 +129,13 @@ def assemble(
         bos=tokenizer.bos_id if tokenizer.add_bos else None,
     )
     padded = runner.vocab_size > tokenizer.vocab_size
-    walker = Walker(
+    walker = Walker(generator, scheduler, space, stats, context_length=context)
+    reader = LogitsReader(
+        walker,
         generator,
         scheduler,
         space,
         stats,
-        context_length=context,
         team=runner.team,
         columns=tokenizer.vocab_size if padded else None,
     )
@@ -152,7 +154,7 @@ def assemble(
     )
     return_freed_memory()
     admission = Admission(tokenizer, GrammarCompiler(vocabulary), context_length=context)
-    loop = EngineLoop(runner, scheduler, batcher, walker, drafter, space, stats, thread)
+    loop = EngineLoop(runner, scheduler, batcher, walker, reader, drafter, space, stats, thread)
     return Parts(info, admission, loop)
 
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
+from stolon.errors import InvalidRequest
 from stolon.kernels import Ops, ops_by_name
-from stolon.srt.admission import Admission, Job, is_quick
 from stolon.srt.build import (
     DEFAULT_RUNNING,
     DEFAULT_STEP_TOKENS,
@@ -25,19 +19,18 @@ from stolon.srt.build import (
     load_runner,
 )
 from stolon.srt.client import EngineStats
+from stolon.srt.collecting import Collector, Output, shaped
 from stolon.srt.compute_thread import ComputeThread
-from stolon.srt.generate import Collector, GenerateOptions, Output, build_request
+from stolon.srt.generate import GenerateOptions, build_requests
 from stolon.srt.heap import no_collection
+from stolon.srt.intake import Intake
 from stolon.srt.load_tokenizer import tokenizer_of
 from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
-from stolon.srt.loop import EngineLoop
 from stolon.srt.model_runner import Runner
-from stolon.srt.protocol import Event, Failed, Request, Speculation
+from stolon.srt.protocol import Event, Request, Speculation
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 from stolon.srt.weights import WeightSource
 
-MAX_QUEUE = 16_384
-"""Requests that may wait; more are refused with Overloaded."""
 MAX_UNDER_WAY = 1_024
 """Prompts of one `generate` call that are queued at a time; the others follow as these finish."""
 MAX_RUNNING = 4_096
@@ -222,99 +215,18 @@ class Engine:
         self.tokenizer = tokenizer
         self.chat_template = template
         self.info = parts.info
-        self._admission = parts.admission
         self._loop = parts.loop
-        # Tokenising and compiling grammars happen here, so that the loop only ever computes.
-        self._workers = ThreadPoolExecutor(2, thread_name_prefix="stolon-admission")
-        self._lock = threading.Lock()
-        self._pending: dict[str, bool] = {}
-        self._closed = False
-        # Also when the engine is dropped or the interpreter ends: a thread in the middle of a step must not
-        # outlive the libraries it computes with.
-        self._shutdown = weakref.finalize(self, _stop, parts.admission, self._workers, self._loop)
+        self._intake = Intake(parts.admission, parts.loop)
 
     # EngineClient
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
         """Queue a request; see EngineClient. Thread-safe."""
-        submitted = time.perf_counter()
-        with self._lock:
-            if self._closed:
-                raise EngineClosed("the engine is closed")
-            if request.rid in self._pending:
-                error = InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
-                on_event(Failed.of(request.rid, error))
-                return
-            if len(self._pending) + self._loop.waiting >= MAX_QUEUE:
-                full = Overloaded(f"{MAX_QUEUE} requests are waiting", hint="retry later")
-                on_event(Failed.of(request.rid, full))
-                return
-            self._pending[request.rid] = False
-            at_once = is_quick(request)
-            if not at_once:
-                self._workers.submit(self._prepare, request, on_event, submitted)
-        if at_once:
-            self._prepare(request, on_event, submitted)
+        self._intake.submit(request, on_event)
 
     def abort(self, rid: str) -> None:
         """Cancel a request; unknown ids are ignored. Thread-safe."""
-        with self._lock:
-            if self._closed:
-                return
-            if rid in self._pending:
-                self._pending[rid] = True  # still being prepared: cancelled before it is queued
-                return
-        try:
-            self._loop.post(partial(self._loop.abort, rid))
-        except EngineClosed:
-            return
-
-    def _prepare(
-        self, request: Request, on_event: Callable[[Event], None], submitted: float
-    ) -> None:
-        try:
-            job = self._admission.prepare(request, on_event, submitted)
-        except StolonError as error:
-            self._forget(request.rid)
-            on_event(Failed.of(request.rid, error))
-            return
-        except Exception as error:
-            self._forget(request.rid)
-            failure = InternalError(f"preparing the request failed ({type(error).__name__})")
-            on_event(Failed.of(request.rid, failure))
-            return
-        with self._lock:
-            # In one go, so that an abort always finds the request in one of the two places.
-            aborted = self._pending.pop(request.rid, False)
-            try:
-                self._loop.post(partial(self._loop.add, job))
-            except EngineClosed as error:
-                on_event(Failed.of(request.rid, error))
-                return
-        if aborted:
-            self.abort(request.rid)
-        self._compile(job)
-
-    def _compile(self, job: Job) -> None:
-        """Compile what a queued job waits for, while the loop computes its prompt."""
-        try:
-            for missing in job.uncompiled:
-                grammar = self._admission.compile(missing)
-                self._loop.post(partial(self._loop.use_grammar, job, missing.segment, grammar))
-        except EngineClosed:
-            return  # which has ended the job
-        except StolonError as error:
-            self._refuse(job, error)
-        except Exception as error:
-            self._refuse(job, InternalError(f"compiling a grammar failed ({type(error).__name__})"))
-
-    def _refuse(self, job: Job, error: StolonError) -> None:
-        with suppress(EngineClosed):
-            self._loop.post(partial(self._loop.refuse, job, error))
-
-    def _forget(self, rid: str) -> None:
-        with self._lock:
-            self._pending.pop(rid, None)
+        self._intake.abort(rid)
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
@@ -330,11 +242,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop. Requests that are not finished fail with EngineClosed. Closing twice is fine."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._shutdown()
+        self._intake.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -366,7 +274,7 @@ class Engine:
         Raises:
             StolonError: of the first prompt that fails.
         """
-        requests, several = _requests(prompt, input_ids, options)
+        requests, several = build_requests(prompt, input_ids, options)
         waiting: deque[Collector] = deque()
         answers: list[list[Output]] = []
         try:
@@ -378,7 +286,7 @@ class Engine:
         except BaseException:
             self._abort_all(requests)
             raise
-        return _shape(answers, several=several, lists=options.get("n", 1) > 1)
+        return shaped(answers, several=several, lists=options.get("n", 1) > 1)
 
     async def agenerate(
         self,
@@ -388,7 +296,7 @@ class Engine:
         **options: Unpack[GenerateOptions],
     ) -> Any:
         """`generate` for asyncio. Cancelling it frees the work at once."""
-        requests, several = _requests(prompt, input_ids, options)
+        requests, several = build_requests(prompt, input_ids, options)
         waiting: deque[Collector] = deque()
         answers: list[list[Output]] = []
         try:
@@ -401,7 +309,7 @@ class Engine:
         except BaseException:
             self._abort_all(requests)
             raise
-        return _shape(answers, several=several, lists=options.get("n", 1) > 1)
+        return shaped(answers, several=several, lists=options.get("n", 1) > 1)
 
     def _abort_all(self, requests: list[Request]) -> None:
         for request in requests:
@@ -411,34 +319,3 @@ class Engine:
         collector = Collector(request.n, weights_version=self.info.weights_version)
         self.submit(request, collector)
         return collector
-
-
-def _stop(admission: Admission, workers: ThreadPoolExecutor, loop: EngineLoop) -> None:
-    admission.close()
-    workers.shutdown(wait=True)
-    loop.close()
-
-
-def _requests(
-    prompt: str | Sequence[str] | None,
-    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
-    options: GenerateOptions,
-) -> tuple[list[Request], bool]:
-    """One request a prompt, and whether there are several prompts."""
-    if isinstance(prompt, list | tuple):
-        if input_ids is not None:
-            raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
-        return [build_request(text, None, options) for text in prompt], True
-    if prompt is None and isinstance(input_ids, list | tuple):
-        nested = [ids for ids in input_ids if not hasattr(ids, "__index__")]
-        if nested and len(nested) == len(input_ids):
-            return [build_request(None, ids, options) for ids in nested], True
-    return [build_request(prompt, input_ids, options)], False
-
-
-def _shape(
-    answers: list[list[Output]], *, several: bool, lists: bool
-) -> Output | list[Output] | list[list[Output]]:
-    if several:
-        return answers if lists else [samples[0] for samples in answers]
-    return answers[0] if lists else answers[0][0]

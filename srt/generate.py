@@ -1,11 +1,9 @@
-"""Keyword arguments of `Engine.generate` as requests, and its results."""
+"""Keyword arguments of `Engine.generate` as requests."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from operator import index
 from typing import Any, TypedDict, get_args
 from uuid import uuid4
@@ -13,54 +11,20 @@ from uuid import uuid4
 from stolon.constrained import GrammarKind, GrammarSpec
 from stolon.errors import InvalidRequest
 from stolon.srt.protocol import (
-    Event,
-    Failed,
-    Finish,
     Gen,
-    GenResult,
     JumpForward,
     LogprobMode,
     LogprobSpec,
-    PromptDone,
     PromptLogprobs,
     Request,
-    SampleDone,
     Sampling,
     Segment,
-    SegmentDone,
     Speculation,
     Text,
-    TokenLogprob,
     Tokens,
-    Usage,
 )
 
 _SAMPLING_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """One generated sample.
-
-    Attributes:
-        text: the text, without stop strings.
-        token_ids: its tokens.
-        prompt_token_ids: tokens of the prompt.
-        finish: why it ended.
-        usage: where its tokens came from.
-        logprobs: one entry per token, if asked for.
-        prompt_logprobs: one entry per prompt token, if asked for.
-        weights_version: of the weights that computed it.
-    """
-
-    text: str
-    token_ids: list[int]
-    prompt_token_ids: list[int]
-    finish: Finish
-    usage: Usage
-    logprobs: list[TokenLogprob] | None = None
-    prompt_logprobs: list[TokenLogprob] | None = None
-    weights_version: str = "0"
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -101,8 +65,27 @@ class GenerateOptions(TypedDict, total=False):
     salt: str
 
 
-def build_request(prompt: object, input_ids: object, options: GenerateOptions) -> Request:
-    """One request for one prompt. Raises InvalidRequest for unknown or contradictory options."""
+def build_requests(
+    prompt: str | Sequence[str] | None,
+    input_ids: Sequence[int] | Sequence[Sequence[int]] | None,
+    options: GenerateOptions,
+) -> tuple[list[Request], bool]:
+    """One request a prompt, and whether there are several prompts.
+
+    Raises InvalidRequest for unknown or contradictory options.
+    """
+    if isinstance(prompt, list | tuple):
+        if input_ids is not None:
+            raise InvalidRequest("give exactly one of prompt and input_ids", param="prompt")
+        return [_request(text, None, options) for text in prompt], True
+    if prompt is None and isinstance(input_ids, list | tuple):
+        nested = [ids for ids in input_ids if not hasattr(ids, "__index__")]
+        if nested and len(nested) == len(input_ids):
+            return [_request(None, ids, options) for ids in nested], True
+    return [_request(prompt, input_ids, options)], False
+
+
+def _request(prompt: object, input_ids: object, options: GenerateOptions) -> Request:
     unknown = set(options) - set(GenerateOptions.__annotations__)
     if unknown:
         raise InvalidRequest(
@@ -233,45 +216,3 @@ def _integer(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequest(f"{name} must be an integer, not {value!r}", param=name)
     return value
-
-
-class Collector:
-    """Gathers the events of a one-generation request into a future of its Outputs, one per sample.
-
-    Called from the engine's thread; wait on `future` from any other.
-    """
-
-    def __init__(self, samples: int, *, weights_version: str) -> None:
-        self.future: Future[list[Output]] = Future()
-        self._open = samples
-        self._version = weights_version
-        self._results: dict[int, GenResult] = {}
-        self._prompts: dict[int, list[int]] = {}
-        self._prompt_logprobs: list[TokenLogprob] | None = None
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Failed):
-            if not self.future.done():
-                self.future.set_exception(event.error())
-        elif isinstance(event, PromptDone):
-            self._prompt_logprobs = event.logprobs
-        elif isinstance(event, SegmentDone) and isinstance(event.result, GenResult):
-            self._results[event.sample] = event.result
-        elif isinstance(event, SampleDone):
-            self._prompts[event.sample] = event.token_ids[: event.prompt_tokens]
-            self._open -= 1
-            if not self._open and not self.future.done():
-                self.future.set_result([self._output(i) for i in sorted(self._prompts)])
-
-    def _output(self, sample: int) -> Output:
-        result = self._results[sample]
-        return Output(
-            text=result.text,
-            token_ids=result.token_ids,
-            prompt_token_ids=self._prompts[sample],
-            finish=result.finish,
-            usage=result.usage,
-            logprobs=result.logprobs,
-            prompt_logprobs=self._prompt_logprobs,
-            weights_version=self._version,
-        )

@@ -8,9 +8,9 @@ import numpy as np
 
 from stolon.constrained import Closer
 from stolon.errors import GrammarError, InternalError, StolonError
-from stolon.srt.admission import GenStep
 from stolon.srt.boundary import AllowList
 from stolon.srt.client import EngineStats
+from stolon.srt.job import GenStep
 from stolon.srt.output import GenOutput
 from stolon.srt.protocol import Finish, TokenLogprob
 from stolon.srt.sampling import SamplerRow, TokenMask

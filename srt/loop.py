@@ -11,13 +11,14 @@ from copy import copy
 
 from stolon.constrained import Grammar
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, StolonError
-from stolon.srt.admission import Job
 from stolon.srt.batching import Batcher
 from stolon.srt.client import EngineStats
 from stolon.srt.compute_thread import ComputeThread
 from stolon.srt.drafting import Drafter
 from stolon.srt.heap import return_freed_memory
+from stolon.srt.job import Job
 from stolon.srt.kv_space import KVSpace
+from stolon.srt.logits_reader import LogitsReader
 from stolon.srt.model_runner import Runner
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.walker import Walker
@@ -44,6 +45,7 @@ class EngineLoop:
         scheduler: Scheduler,
         batcher: Batcher,
         walker: Walker,
+        reader: LogitsReader,
         drafter: Drafter,
         space: KVSpace,
         stats: EngineStats,
@@ -54,6 +56,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._batcher = batcher
         self._walker = walker
+        self._reader = reader
         self._drafter = drafter
         self._space = space
         self._inbox: deque[Callable[[], None]] = deque()
@@ -233,7 +236,7 @@ class EngineLoop:
         logits = self._runner.forward(plan.batch)
         forward_time = time.perf_counter() - planned
         self._drafter.observe(len(plan.batch.input_ids), plan.whole, forward_time)
-        sample_time = self._walker.apply(plan, logits)
+        sample_time = self._reader.read(plan, logits)
         if len(self._jobs) > len(self._scheduler.running) + len(self._scheduler.waiting):
             self._forget_finished()
         # Together, so that whoever reads them while a step runs sees whole steps.

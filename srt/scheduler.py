@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 
-from stolon.srt.admission import SHARED_TOKENS, Job
+from stolon.srt.job import SHARED_TOKENS, Job
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.sequence import Account, Sequence
 

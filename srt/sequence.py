@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stolon.constrained import Closer, Matcher
 from stolon.radix import Node
-from stolon.srt.admission import GenStep, Job, Known, SelectStep, Step
+from stolon.srt.job import GenStep, Job, Known, SelectStep, Step
 from stolon.srt.output import GenOutput
 from stolon.srt.protocol import TokenLogprob, Usage
 from stolon.srt.sampling import SamplerRow

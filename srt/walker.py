@@ -1,19 +1,16 @@
-"""What a step's logits mean: sequences advance through their blocks, segments end, events go out."""
+"""A sequence's way through its blocks: literals are appended, segments begin and end, events go out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from stolon.errors import ContextLengthExceeded, InternalError, StolonError
-from stolon.srt.admission import CONTEXT_HINT, Job
+from stolon.srt.admission import CONTEXT_HINT
 from stolon.srt.client import EngineStats
-from stolon.srt.drafting import Draft
 from stolon.srt.generating import Generator
+from stolon.srt.job import Job
 from stolon.srt.kv_space import KVSpace
-from stolon.srt.plan import Plan, Run, TrieRows
-from stolon.srt.prompt_scoring import score_prompt
 from stolon.srt.protocol import (
     Delta,
     Event,
@@ -24,7 +21,7 @@ from stolon.srt.protocol import (
     SegmentDone,
     SelectResult,
 )
-from stolon.srt.sampling import Floats, Sampled, SamplerRow, draw_key, sample
+from stolon.srt.sampling import draw_key
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.sequence import Account, Generation, Sequence
 
@@ -33,11 +30,7 @@ class Walker:
     """Advances sequences through their blocks.
 
     A fault in one sequence fails its request and nothing else (promise P3): what is done for one
-    sequence runs behind `_guard`.
-
-    Args:
-        team: that samples (see `sampling.sample`); None for numpy.
-        columns: of the logits that stand for tokens, where the model's output is padded beyond them.
+    sequence runs behind `guard`.
     """
 
     def __init__(
@@ -48,11 +41,7 @@ class Walker:
         stats: EngineStats,
         *,
         context_length: int,
-        team: Any = None,
-        columns: int | None = None,
     ) -> None:
-        self._team = team
-        self._columns = columns
         self._generator = generator
         self._scheduler = scheduler
         self._space = space
@@ -64,14 +53,14 @@ class Walker:
     def start(self, seq: Sequence) -> None:
         """A queued sequence reaches its first step, before anything is computed."""
         if not seq.job.over:
-            self._guard(seq, lambda: self._enter(seq))
+            self.guard(seq, lambda: self._enter(seq))
 
     def resume(self, seq: Sequence) -> None:
         """The grammar that a sequence may have waited for is there."""
         if not seq.job.over and seq.generation is None and seq.at_gen and not seq.held_back:
             seq.key = None  # what is forced changes its tokens, also while it is queued
             seq.cached_at = -1
-            self._guard(seq, lambda: self._begin(seq))
+            self.guard(seq, lambda: self._begin(seq))
 
     def fail(self, job: Job, error: StolonError) -> None:
         """End a whole request with an error."""
@@ -92,165 +81,21 @@ class Walker:
             nothing = GenResult(text="", token_ids=[], finish=Finish(kind="abort"), usage=usage)
             self._segment_done(seq, gen.segment, nothing)
         self._stats.aborted += 1
-        self._finish_sample(seq)
+        self.finish_sample(seq)
 
-    def _guard(self, seq: Sequence, action: Callable[[], None]) -> None:
+    def guard(self, seq: Sequence, action: Callable[[], None]) -> None:
+        """Do something for a sequence; an error of it fails the request."""
         try:
             action()
         except StolonError as error:
-            self._fail_at(seq, error)
+            self.fail_at(seq, error)
 
-    def _fail_at(self, seq: Sequence, error: StolonError) -> None:
+    def fail_at(self, seq: Sequence, error: StolonError) -> None:
+        """End the request of a sequence with an error of its current segment."""
         step = seq.at_gen or seq.at_select
         if step is not None and error.segment is None:
             error.segment = step.segment
         self.fail(seq.job, error)
-
-    # One step
-
-    def apply(self, plan: Plan, logits: Floats) -> float:
-        """Take the logits ``[outputs, vocab]`` of a computed plan.
-
-        Returns the seconds that sampling took.
-        """
-        if self._columns is not None:
-            logits = logits[:, : self._columns]
-        for run in plan.runs:
-            self._space.keep(run.seq, run.stop)
-            if run.draft is not None:
-                drafted = len(run.draft.tokens) - min(run.draft.certain, len(run.draft.tokens))
-                run.seq.account.drafted += drafted
-                self._stats.drafted_tokens += drafted
-            if run.start < run.seq.known:
-                self._computed(run)
-        for trie in plan.tries:
-            self._space.pool.free(trie.slots)
-        others = plan.runs[plan.decoding :]
-        for run in others:
-            if run.outputs and run.seq.job.request.prompt_logprobs is not None:
-                self._guard(run.seq, lambda run=run: self._score_prompt(run, logits))  # type: ignore[misc]
-        if others or plan.tries:
-            self._select(others, plan.tries, logits)
-        sample_time = self._sample(plan, logits)
-        for run in plan.runs:
-            seq = run.seq
-            if seq.generation is None and seq.step is None and not seq.pending and seq.row >= 0:
-                self._finish_sample(seq)
-        return sample_time
-
-    def _computed(self, run: Run) -> None:
-        """Known tokens were computed: count them, and let siblings that share them go on from here."""
-        seq = run.seq
-        settled = min(run.stop, seq.literals)
-        fresh = max(0, settled - max(run.start, seq.counted))
-        seq.counted = max(seq.counted, settled)
-        seq.account.computed += fresh
-        self._stats.computed_tokens += fresh
-        self._space.share(seq)
-        self._scheduler.wake()
-
-    def _score_prompt(self, run: Run, logits: Floats) -> None:
-        done = score_prompt(run, logits, team=self._team)
-        if done is not None:
-            self._scheduler.wake()
-            self._emit(run.seq, done)
-
-    def _select(self, runs: list[Run], tries: list[TrieRows], logits: Floats) -> None:
-        touched: dict[Sequence, None] = {}
-        for run in runs:
-            selection = run.seq.selection
-            if run.outputs and selection is not None and run.stop == len(run.seq.tokens):
-                selection.take_root(logits[run.last_output], team=self._team)
-                touched[run.seq] = None
-        for trie in tries:
-            if trie.seq.selection is not None:
-                last = trie.first_output + trie.group.trie.rows
-                trie.seq.selection.record(
-                    trie.group, logits[trie.first_output : last], team=self._team
-                )
-                touched[trie.seq] = None
-        for seq in touched:
-            if seq.selection is not None and seq.selection.done:
-                self._guard(seq, lambda seq=seq: self._finish_select(seq))  # type: ignore[misc]
-
-    def _sample(self, plan: Plan, logits: Floats) -> float:
-        """Draw the next token of every generation, and, while the draws agree with a draft, the one
-        after it: a draft is drawn token by token, in rounds, as steps of their own would."""
-        turns: list[tuple[Run, Generation]] = []
-        for run in plan.runs:
-            seq = run.seq
-            generation = seq.generation
-            if generation is None or seq.row < 0 or run.stop != len(seq.tokens):
-                continue
-            if run.stop >= generation.limit:
-                # It was to generate nothing, but wanted its prompt computed.
-                self._end_generation(seq, generation, Finish(kind="length"))
-                continue
-            if run.decided is None:
-                turns.append((run, generation))
-            else:
-                self._advance(run, generation, run.decided)
-        sample_time = 0.0
-        while turns:
-            chosen: list[tuple[Run, Generation]] = []
-            outputs: list[int] = []
-            rows: list[SamplerRow] = []
-            for run, generation in turns:
-                row = run.row or self._generator.sampler_row(run.seq, generation)
-                if row is None:
-                    continue
-                if isinstance(row, StolonError):
-                    self._fail_at(run.seq, row)
-                    continue
-                chosen.append((run, generation))
-                rows.append(row)
-                outputs.append(run.last_output)
-            if not chosen:
-                break
-            begun = time.perf_counter()
-            drawn = sample(logits, rows, team=self._team, places=outputs, whole=plan.whole)
-            sample_time += time.perf_counter() - begun
-            turns = [
-                (run, generation)
-                for (run, generation), token in zip(chosen, drawn, strict=True)
-                if self._advance(run, generation, token)
-            ]
-        return sample_time
-
-    def _advance(self, run: Run, generation: Generation, token: Sampled | StolonError) -> bool:
-        """Take what was drawn for a run. Returns whether the run has logits for the token after it too."""
-        seq = run.seq
-        if seq.job.over:
-            return False
-        if isinstance(token, StolonError):
-            self._fail_at(seq, token)
-            return False
-        try:
-            finish = self._generator.take(seq, generation, token.token, token.logprob)
-            if run.draft is not None:
-                self._agree(run, run.draft)
-            if finish is not None:
-                self._end_generation(seq, generation, finish)
-                return False
-            if seq.job.request.stream:
-                self._stream(seq, generation)
-        except StolonError as error:
-            self._fail_at(seq, error)
-            return False
-        return run.draft is not None and run.stop + run.agreed == len(seq.tokens)
-
-    def _agree(self, run: Run, draft: Draft) -> None:
-        """Keep the keys and values of a draft as far as the sequence went the same way."""
-        seq, tokens, before = run.seq, draft.tokens, run.agreed
-        after = seq.tokens[run.stop + before :]
-        for token, expected in zip(after, tokens[before:], strict=False):
-            if token != expected:
-                break
-            run.agreed += 1
-        self._space.keep(seq, run.stop + run.agreed)
-        accepted = max(0, run.agreed - max(before, draft.certain))
-        seq.account.accepted += accepted
-        self._stats.accepted_tokens += accepted
 
     # Segments
 
@@ -275,15 +120,16 @@ class Walker:
             seq.account.prompt_tokens = len(seq.tokens)
         elif len(seq.job.steps) > 1:
             # Trailing literals are computed when something follows them.
-            self._finish_sample(seq)
+            self.finish_sample(seq)
 
     def _begin(self, seq: Sequence) -> None:
         gen = seq.at_gen
         finish = None if gen is None else self._generator.begin(seq, gen)
         if finish is not None and seq.generation is not None:
-            self._end_generation(seq, seq.generation, finish)
+            self.end_generation(seq, seq.generation, finish)
 
-    def _end_generation(self, seq: Sequence, generation: Generation, finish: Finish) -> None:
+    def end_generation(self, seq: Sequence, generation: Generation, finish: Finish) -> None:
+        """The current segment is generated: report it and go to what follows it."""
         self._report(seq, generation, finish)
         self._next(seq)
 
@@ -293,7 +139,7 @@ class Walker:
         finish = output.finish(finish)
         self._settle(seq, generation.start, output.token_ids)
         if seq.job.request.stream:
-            self._stream(seq, generation)
+            self.stream(seq, generation)
         forced = min(generation.forced, len(output.token_ids))
         result = GenResult(
             text=output.text,
@@ -320,7 +166,8 @@ class Walker:
             self._space.rewind(seq, start + agree)
         seq.tokens[start:] = tokens
 
-    def _stream(self, seq: Sequence, generation: Generation) -> None:
+    def stream(self, seq: Sequence, generation: Generation) -> None:
+        """Send what is new and final in a generation's text."""
         piece = generation.output.take()
         if piece is not None:
             delta = Delta(
@@ -331,9 +178,10 @@ class Walker:
                 token_ids=piece.token_ids,
                 logprobs=piece.logprobs,
             )
-            self._emit(seq, delta)
+            self.emit(seq, delta)
 
-    def _finish_select(self, seq: Sequence) -> None:
+    def finish_select(self, seq: Sequence) -> None:
+        """All choices are scored: append the winner, report it and go to what follows it."""
         step = seq.at_select
         if step is None or seq.selection is None:
             raise InternalError("a selection ended outside a select")
@@ -367,7 +215,8 @@ class Walker:
 
     # Events
 
-    def _finish_sample(self, seq: Sequence) -> None:
+    def finish_sample(self, seq: Sequence) -> None:
+        """A sequence is at its end, or is to go no further: let go of it and say so."""
         self._scheduler.remove(seq)
         self._stats.prompt_tokens += seq.prompt_len
         self._stats.cached_tokens += seq.prompt_cached
@@ -378,14 +227,14 @@ class Walker:
             prompt_tokens=seq.prompt_len,
             cached_tokens=seq.prompt_cached,
         )
-        self._emit(seq, done)
+        self.emit(seq, done)
 
     def _segment_done(self, seq: Sequence, segment: int, result: GenResult | SelectResult) -> None:
         done = SegmentDone(
             rid=seq.job.request.rid, sample=seq.sample, segment=segment, result=result
         )
-        self._emit(seq, done)
+        self.emit(seq, done)
 
     @staticmethod
-    def _emit(seq: Sequence, event: Event) -> None:
+    def emit(seq: Sequence, event: Event) -> None:
         seq.job.on_event(event)

@@ -13,7 +13,8 @@ from stolon.lang.backends.answers import Answer, Counts
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields, refuse
 from stolon.lang.backends.dialects_detect import Address, known_host
-from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
+from stolon.lang.backends.http import HTTPClient, HTTPOptions
+from stolon.lang.backends.http_answer import decoded
 from stolon.lang.backends.http_errors import printable
 from stolon.lang.backends.http_options import checked_address, checked_key
 from stolon.lang.backends.keys import service_key

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import msgspec
 
 from stolon.errors import AccessDenied, BackendUnavailable, InvalidRequest, StolonError
-from stolon.lang.run import refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop
 from stolon.srt.client import EngineClient
 
 if TYPE_CHECKING:

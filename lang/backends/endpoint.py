@@ -8,8 +8,7 @@ from typing import Any, NoReturn, Self
 
 from stolon.errors import InvalidRequest
 from stolon.lang.backends.connecting import connect
-from stolon.lang.run import refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop
 from stolon.srt.client import EngineClient, EngineStats, ModelInfo, stream
 from stolon.srt.protocol import Event, Request, Text
 from stolon.srt.tokenizer import Tokenizer

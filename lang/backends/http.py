@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Any
@@ -35,51 +34,23 @@ import msgspec
 
 from stolon.errors import BackendError, InvalidRequest, StolonError
 from stolon.lang.backends.connections import Connections
-from stolon.lang.backends.http_errors import printable, refusal, unreachable
+from stolon.lang.backends.http_answer import (
+    MAX_ANSWER_BYTES,
+    Answer,
+    decoded,
+    is_plain,
+    retry_advice,
+)
+from stolon.lang.backends.http_errors import refusal, unreachable
 from stolon.lang.backends.http_options import HTTPOptions as HTTPOptions
 from stolon.lang.backends.http_options import Retries as Retries
 from stolon.lang.backends.http_options import checked_address, is_loopback, trust
 
-MAX_ANSWER_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
 
 FIRST_CONTACT = 1.0
 """Seconds from the first attempt on in which a server that was never reached is tried again: it may be just
 starting, but a wrong address should soon be told."""
-
-_RETRIED = frozenset({429, 502, 503, 504})
-
-
-class Answer:
-    """An answer with status 200 to 299 whose body has not been read."""
-
-    def __init__(self, response: httpx.Response, server: str) -> None:
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        self._response = response
-        self._stream = response.stream
-        self._server = server
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises BackendUnavailable if it breaks off or nothing comes in time."""
-        try:
-            # Not `aiter_raw`, which closes at the end: see `HTTPClient.stream`.
-            async for chunk in self._stream:
-                yield chunk
-        except httpx.HTTPError as error:
-            raise unreachable(self._server, error, begun=True) from None
-
-    async def read(self, limit: int = MAX_ANSWER_BYTES) -> bytes:
-        """The whole body. Raises BackendError if it is larger than `limit` bytes."""
-        body = bytearray()
-        async for chunk in self.chunks():
-            body += chunk
-            if len(body) > limit:
-                raise BackendError(f"{self._server} sent more than {limit} bytes for one answer")
-        return bytes(body)
 
 
 class HTTPClient:
@@ -202,10 +173,10 @@ class HTTPClient:
                 again = again and (self._reached or monotonic() < contact_ends)
             else:
                 self._reached = True
-                if 200 <= response.status_code < 300 and _is_plain(response):
+                if 200 <= response.status_code < 300 and is_plain(response):
                     return response
                 failure = await self._refusal(response)
-                again, asked = _advice(response)
+                again, asked = retry_advice(response)
             wait = self.options.retries.wait(attempt, asked) if again and retry else None
             if wait is None:
                 raise failure
@@ -239,7 +210,7 @@ class HTTPClient:
 
     async def _refusal(self, response: httpx.Response) -> StolonError:
         """The error of an answer that is none; its body is read as far as it matters."""
-        if not _is_plain(response):
+        if not is_plain(response):
             await response.aclose()
             return BackendError(f"{self.server} compresses answers although asked not to")
         body = bytearray()
@@ -271,29 +242,3 @@ def encoded(body: object) -> bytes:
         return msgspec.json.encode(body)
     except (UnicodeEncodeError, TypeError, msgspec.EncodeError) as error:
         raise InvalidRequest(f"the request can't be written as JSON: {error}") from error
-
-
-def decoded(data: bytes, kind: Any = Any, *, server: str) -> Any:
-    """JSON of an answer, as `kind`. Raises BackendError that says what is wrong with it."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise BackendError(
-            f"{server} answered with something else than was asked for: {printable(str(error))}"
-        ) from error
-
-
-def _advice(response: httpx.Response) -> tuple[bool, float | None]:
-    """(whether to try again, after how many seconds if the server says so)."""
-    headers = response.headers
-    should = headers.get("x-should-retry", "").lower()
-    again = should == "true" or (response.status_code in _RETRIED and should != "false")
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        text = headers.get(name, "")
-        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
-            return again, float(text) * unit
-    return again, None
-
-
-def _is_plain(response: httpx.Response) -> bool:
-    return response.headers.get("content-encoding", "identity").lower() in ("identity", "")

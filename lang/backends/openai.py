@@ -19,8 +19,9 @@ from stolon.lang.backends.dialects_detect import (
     known_host,
     the_model,
 )
-from stolon.lang.backends.http import Answer as HTTPAnswer
-from stolon.lang.backends.http import HTTPClient, HTTPOptions, decoded
+from stolon.lang.backends.http import HTTPClient, HTTPOptions
+from stolon.lang.backends.http_answer import Answer as HTTPAnswer
+from stolon.lang.backends.http_answer import decoded
 from stolon.lang.backends.http_options import checked_address
 from stolon.lang.backends.keys import service_key
 from stolon.lang.backends.messages import chat_messages

@@ -9,8 +9,7 @@ import msgspec
 
 from stolon.errors import BackendError
 from stolon.lang.backends.http import HTTPClient
-from stolon.lang.run import refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop
 from stolon.srt.client import TokenizerInfo
 from stolon.srt.tokenizer import Tokenizer
 

@@ -14,8 +14,7 @@ from stolon.lang.backends import sse
 from stolon.lang.backends.child_server import ChildServer
 from stolon.lang.backends.endpoint import Delegate, RuntimeEndpoint
 from stolon.lang.backends.stolon_server import RemoteEngine
-from stolon.lang.run import refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop, wait_for
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop, wait_for
 from stolon.srt.tokenizer import Tokenizer
 
 # Names of arguments, SGLang's and ours, and the options of `stolon serve` that they are.

@@ -20,13 +20,13 @@ from stolon.errors import (
     StolonError,
 )
 from stolon.lang.backends import sse
-from stolon.lang.backends.http import Answer, HTTPClient, HTTPOptions, encoded
+from stolon.lang.backends.http import HTTPClient, HTTPOptions, encoded
+from stolon.lang.backends.http_answer import Answer
 from stolon.lang.backends.http_errors import printable
 from stolon.lang.backends.remote_tokenizer import RemoteTokenizer
 from stolon.lang.backends.served import ServerInfo, checked, compiled, explain
 from stolon.lang.backends.walk_check import WalkCheck
-from stolon.lang.run import refuse_on_loop
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop
 from stolon.srt.client import EngineStats, ModelInfo, Served
 from stolon.srt.protocol import Event, Failed, Gen, Request
 from stolon.srt.tokenizer import ChatTemplate

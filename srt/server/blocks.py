@@ -36,7 +36,7 @@ from stolon.srt.server.answer import Answer
 from stolon.srt.server.bodies import parse_body, read_body
 from stolon.srt.server.context import ServerContext
 from stolon.srt.server.errors import ErrorBody, Failure, printable
-from stolon.srt.server.native import RID
+from stolon.srt.server.native_requests import RID
 from stolon.srt.server.openai_schemas import MAX_SALT_CHARS
 from stolon.srt.server.outcomes import Outcome
 

@@ -5,7 +5,6 @@ Unknown fields are refused.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,30 +13,21 @@ from fastapi import FastAPI
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
-from stolon.errors import InvalidRequest
 from stolon.srt.protocol import (
-    MAX_TOP_LOGPROBS,
     Delta,
     Event,
     Finish,
-    Gen,
     GenResult,
-    LogprobSpec,
     PromptDone,
-    PromptLogprobs,
-    Request,
     SampleDone,
-    Segment,
     SegmentDone,
     TokenLogprob,
 )
-from stolon.srt.server.context import ServerContext, new_id
+from stolon.srt.server.context import ServerContext
 from stolon.srt.server.logprobs import alternatives, finite
+from stolon.srt.server.native_requests import native_requests
 from stolon.srt.server.native_schemas import GenerateBody, NativeSampling
-from stolon.srt.server.openai_schemas import MAX_SALT_CHARS
 from stolon.srt.server.outcomes import Outcome
-
-RID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def add_native_routes(app: FastAPI, server: ServerContext) -> None:
@@ -64,15 +54,13 @@ class GenerateJob:
     def __init__(self, server: ServerContext, body: GenerateBody) -> None:
         self._server = server
         self._body = body
-        self._params = body.sampling_params or NativeSampling()
-        self._n = self._params.samples()
+        sampling = body.sampling_params or NativeSampling()
+        self._n = sampling.samples()
         self._start = time.monotonic()
         self._samples: dict[tuple[int, int], _Sample] = {}
         self._prompts: dict[int, PromptDone] = {}
         self.stream = bool(body.stream)
-        inputs, self._batch = self._inputs()
-        rids = self._rids(len(inputs))
-        self.requests = self._requests(inputs, rids)
+        self.requests, self._batch = native_requests(server, body, sampling)
 
     def whole(self, outcomes: list[Outcome]) -> object:
         objects = []
@@ -115,87 +103,6 @@ class GenerateJob:
     @property
     def _many(self) -> bool:
         return self._batch or self._n > 1
-
-    def _inputs(self) -> tuple[list[list[Segment]], bool]:
-        """One list of prompt segments per prompt, and whether the body is a batch."""
-        body, prompts = self._body, self._server.prompts
-        if (body.text is None) == (body.input_ids is None):
-            raise InvalidRequest("give exactly one of text and input_ids", param="text")
-        if body.text is not None:
-            texts = [body.text] if isinstance(body.text, str) else body.text
-            self._check_count(len(texts), "text")
-            return [prompts.text(text, "text") for text in texts], not isinstance(body.text, str)
-        given = body.input_ids or []
-        rows = [row for row in given if isinstance(row, list)]
-        if rows and len(rows) != len(given):
-            raise InvalidRequest("input_ids mixes ids and lists of ids", param="input_ids")
-        batch = bool(rows)
-        if not batch:
-            rows = [[token for token in given if isinstance(token, int)]]
-        self._check_count(len(rows), "input_ids")
-        return [prompts.ids(row, "input_ids") for row in rows], batch
-
-    def _check_count(self, count: int, param: str) -> None:
-        limits = self._server.limits
-        if not 0 < count <= limits.max_prompts:
-            raise InvalidRequest(f"{param} takes 1 to {limits.max_prompts} prompts", param=param)
-        if count * self._n > limits.max_sequences:
-            raise InvalidRequest(
-                f"prompts times n is above {limits.max_sequences}", param="sampling_params.n"
-            )
-
-    def _rids(self, count: int) -> list[str]:
-        given = self._body.rid
-        if given is None:
-            base = new_id("")
-            return [base if count == 1 else f"{base}-{i}" for i in range(count)]
-        rids = [given] if isinstance(given, str) else given
-        if len(rids) != count or len(set(rids)) != count:
-            raise InvalidRequest("rid needs one distinct id per prompt", param="rid")
-        if not all(RID.fullmatch(rid) for rid in rids):
-            raise InvalidRequest("rid has 1 to 128 letters, digits or any of . _ : -", param="rid")
-        return rids
-
-    def _requests(self, inputs: list[list[Segment]], rids: list[str]) -> list[Request]:
-        body = self._body
-        top = body.top_logprobs_num or 0
-        start = body.logprob_start_len
-        if not 0 <= top <= MAX_TOP_LOGPROBS:
-            raise InvalidRequest(
-                f"top_logprobs_num must be between 0 and {MAX_TOP_LOGPROBS}",
-                param="top_logprobs_num",
-            )
-        if start is not None and not -1 <= start < 2**31:
-            raise InvalidRequest("logprob_start_len is out of range", param="logprob_start_len")
-        if (body.cache_salt or "") and (body.extra_key or ""):
-            raise InvalidRequest("give one of cache_salt and extra_key", param="extra_key")
-        salt = body.cache_salt or body.extra_key or ""
-        if len(salt) > MAX_SALT_CHARS:
-            raise InvalidRequest(
-                f"cache_salt has at most {MAX_SALT_CHARS} characters", param="cache_salt"
-            )
-        priority = body.priority or 0
-        if abs(priority) >= 2**31:
-            raise InvalidRequest("priority is out of range", param="priority")
-        # -1, SGLang's default, is the end of the prompt: no log-probs of the input.
-        scored = bool(body.return_logprob) and start is not None and start >= 0
-        gen = Gen(
-            sampling=self._params.sampling(self._server.prompts.vocab_size),
-            grammar=self._params.grammar(),
-            logprobs=LogprobSpec(top=top) if body.return_logprob else None,
-        )
-        return [
-            Request(
-                rid=rid,
-                segments=[*segments, gen],
-                n=self._n,
-                stream=self.stream,
-                salt=salt,
-                prompt_logprobs=PromptLogprobs(start=start or 0, top=top) if scored else None,
-                priority=priority,
-            )
-            for rid, segments in zip(rids, inputs, strict=True)
-        ]
 
     def _state(self, index: int, sample: int) -> _Sample:
         return self._samples.setdefault((index, sample), _Sample())

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 import msgspec
 import zmq
 
-from stolon.errors import EngineClosed, EngineError, InvalidRequest, StolonError, error_from_code
+from stolon.errors import EngineClosed, EngineError, InvalidRequest
 from stolon.srt.client import EngineStats, ModelInfo
-from stolon.srt.protocol import Event, Failed, Request, SampleDone
+from stolon.srt.protocol import Event, Request
 from stolon.srt.server import ipc
+from stolon.srt.server.in_flight import InFlight
 from stolon.srt.server.options import EngineOptions
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
 
@@ -26,16 +25,6 @@ log = logging.getLogger("stolon.server")
 _POLL_MS = 200
 _CALL_TIMEOUT = 5.0
 _STOP_TIMEOUT = 5.0
-
-
-class _Open:
-    """A request in flight: where its events go, and how many samples are still to end."""
-
-    __slots__ = ("on_event", "samples")
-
-    def __init__(self, on_event: Callable[[Event], None], samples: int) -> None:
-        self.on_event = on_event
-        self.samples = samples
 
 
 class ZmqEngineClient:
@@ -61,15 +50,11 @@ class ZmqEngineClient:
         """
         self.tokenizer = tokenizer
         self.chat_template = chat_template
-        self._open: dict[str, _Open] = {}
-        self._calls: dict[int, Future[EngineStats | None]] = {}
-        self._call_ids = itertools.count()
-        self._lock = threading.Lock()  # guards the two tables, `_dead`, setting `_ready`
+        self._in_flight = InFlight()
         self._send_lock = threading.Lock()  # a ZeroMQ socket may change threads only behind a fence
-        self._dead: StolonError | None = None
         self._closing = threading.Event()
+        self._close_lock = threading.Lock()
         self._closed = False
-        self._ready: Future[ModelInfo] = Future()
         self.folder = ipc.IpcFolder()
         self._context = zmq.Context()
         self._commands = ipc.open_socket(
@@ -114,17 +99,11 @@ class ZmqEngineClient:
             data = ipc.pack(ipc.Submit(request))
         except OverflowError:  # no limit of any field is near what a message can hold
             raise InvalidRequest("a number in the request is far out of range") from None
-        with self._lock:
-            self._check_alive()
-            if request.rid in self._open:
-                raise InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
-            self._open[request.rid] = _Open(on_event, request.n)
+        self._in_flight.add_request(request, on_event)
         self._send(data)
 
     def abort(self, rid: str) -> None:
-        with self._lock:
-            known = rid in self._open and self._dead is None
-        if known:
+        if self._in_flight.has_request(rid):
             self._send(ipc.pack(ipc.Abort(rid)))
 
     def stats(self) -> EngineStats:
@@ -139,7 +118,7 @@ class ZmqEngineClient:
 
     def close(self) -> None:
         """Stop the engine process, reap it, and remove the socket folder. Idempotent."""
-        with self._lock:
+        with self._close_lock:
             if self._closed:
                 return
             self._closed = True
@@ -152,7 +131,7 @@ class ZmqEngineClient:
     def _tidy_up(self) -> None:
         self._closing.set()
         self._receiver.join()
-        self._mark_dead(EngineClosed("the engine was shut down"))
+        self._in_flight.fail(EngineClosed("the engine was shut down"))
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -164,7 +143,7 @@ class ZmqEngineClient:
     def _stop_process(self) -> None:
         """End the process and reap it; an interruption kills it."""
         # One that is still loading reads no commands yet, and has nothing to finish.
-        if self._ready.done():
+        if self._in_flight.ready.done():
             self._send(ipc.pack(ipc.Shutdown()))
         else:
             self.process.terminate()
@@ -184,13 +163,10 @@ class ZmqEngineClient:
     def _wait_ready(self) -> ModelInfo:
         while True:
             try:
-                return self._ready.result(timeout=0.2)  # short, so that Ctrl-C is heard
+                # Short, so that Ctrl-C is heard.
+                return self._in_flight.ready.result(timeout=0.2)
             except TimeoutError:
                 continue
-
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise self._dead
 
     def _send(self, data: bytes) -> None:
         """Never blocks: the queue is unbounded, and there is no queue only if there is no peer."""
@@ -202,87 +178,30 @@ class ZmqEngineClient:
                 return
             except zmq.Again:
                 pass
-        self._mark_dead(EngineClosed("the engine process is gone"))
+        self._in_flight.fail(EngineClosed("the engine process is gone"))
 
     def _call(self, kind: type[ipc.GetStats] | type[ipc.FlushCache]) -> EngineStats | None:
-        call = next(self._call_ids)
-        answer: Future[EngineStats | None] = Future()
-        with self._lock:
-            self._check_alive()
-            self._calls[call] = answer
+        call, answer = self._in_flight.add_call()
         try:
             self._send(ipc.pack(kind(call)))
             return answer.result(timeout=_CALL_TIMEOUT)
         except TimeoutError:
             raise EngineError("the engine process does not answer") from None
         finally:
-            with self._lock:
-                self._calls.pop(call, None)
+            self._in_flight.drop_call(call)
 
     def _receive(self) -> None:
         while not self._closing.is_set():
             if self._reports.poll(_POLL_MS):
                 try:
-                    self._take(ipc.unpack_report(self._reports.recv()))
+                    self._in_flight.take(ipc.unpack_report(self._reports.recv()))
                 except Exception as error:  # a bad message must not leave requests hanging
                     log.exception("bad message from the engine process")
-                    self._mark_dead(EngineClosed(f"bad message from the engine process: {error}"))
+                    self._in_flight.fail(
+                        EngineClosed(f"bad message from the engine process: {error}")
+                    )
             elif self.process.poll() is not None:
-                self._mark_dead(
+                self._in_flight.fail(
                     EngineClosed(f"the engine process ended with status {self.process.returncode}")
                 )
                 return
-
-    def _take(self, report: ipc.Report) -> None:
-        match report:
-            case ipc.Events(events):
-                for event in events:
-                    self._deliver(event)
-            case ipc.Ready(info):
-                with self._lock:
-                    if not self._ready.done():  # closed meanwhile
-                        self._ready.set_result(info)
-            case ipc.Stats(call, stats):
-                self._answer(call, stats)
-            case ipc.Flushed(call):
-                self._answer(call, None)
-            case ipc.CallFailed(call, code, message):
-                self._answer(call, error_from_code(code, message))
-            case ipc.Dead(code, message, where, hint):
-                self._mark_dead(error_from_code(code, message, where=where, hint=hint))
-
-    def _deliver(self, event: Event) -> None:
-        with self._lock:
-            entry = self._open.get(event.rid)
-            if entry is None:
-                return
-            if isinstance(event, SampleDone):
-                entry.samples -= 1
-            if isinstance(event, Failed) or entry.samples == 0:
-                del self._open[event.rid]
-        entry.on_event(event)
-
-    def _answer(self, call: int, outcome: EngineStats | StolonError | None) -> None:
-        with self._lock:
-            answer = self._calls.pop(call, None)
-        if answer is None:
-            return
-        if isinstance(outcome, StolonError):
-            answer.set_exception(outcome)
-        else:
-            answer.set_result(outcome)
-
-    def _mark_dead(self, error: StolonError) -> None:
-        """Fail everything in flight. The first error stays."""
-        with self._lock:
-            if self._dead is None:
-                self._dead = error if isinstance(error, EngineClosed) else EngineClosed(str(error))
-            requests, self._open = self._open, {}
-            calls, self._calls = self._calls, {}
-            dead = self._dead
-            if not self._ready.done():
-                self._ready.set_exception(error)
-        for answer in calls.values():
-            answer.set_exception(dead)
-        for rid, entry in requests.items():
-            entry.on_event(Failed.of(rid, dead))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 import msgspec
-from jinja2.parser import Parser
 
 from stolon.errors import TemplateError
+from stolon.srt.tokenizer.affixes import Affixes
 from stolon.srt.tokenizer.guard import ContentGuard
-from stolon.srt.tokenizer.reach import Reach, reach_of
 from stolon.srt.tokenizer.sandbox import (
     BUDGET,
     Budget,
@@ -45,12 +40,6 @@ _PLAIN = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ 'Assistant:' }}{%- endif -%}
 """
-
-_MAX_AFFIXES = 1024
-_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
-_MARKUP = re.compile(r"[<>\[\]{}|]")
-
-_NOT_APPEND_ONLY = "render the whole conversation again for every turn instead of appending to it"
 
 
 class TemplateSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +83,8 @@ class ChatTemplate:
         self.source = source
         self._guarded = tuple(special_tokens)
         self._variables = {"bos_token": bos_token, "eos_token": eos_token}
-        self._marks = _marks(source)
-        self._affixes: dict[tuple[Any, ...], tuple[str, str]] = {}
-        self._sandbox = sandbox = Sandbox()
+        sandbox = Sandbox()
+        self._affixes = Affixes(source, sandbox)
         try:
             self._template = sandbox.template_class.from_code(
                 sandbox, sandbox.compile(source), sandbox.make_globals(None)
@@ -198,87 +186,7 @@ class ChatTemplate:
         Raises TemplateError if the template does not only append, or has no place for such a
         message.
         """
-        if self._reach is not None:
-            short = self._reach.without_middle(history)
-            if short is not history:
-                # What it refuses may be in the seam.
-                with suppress(TemplateError):
-                    return self._kept_affixes(short, role)
-        return self._kept_affixes(history, role)
-
-    @cached_property
-    def _reach(self) -> Reach | None:
-        return reach_of(Parser(self._sandbox, self.source).parse())
-
-    def _kept_affixes(self, history: Sequence[Message], role: str) -> tuple[str, str]:
-        outline = self._outline(history, role)
-        known = None if outline is None else self._affixes.get(outline)
-        if known is None:
-            known = self._rendered_affixes(history, role)
-            if outline is not None:
-                if len(self._affixes) >= _MAX_AFFIXES:
-                    self._affixes.clear()
-                self._affixes[outline] = known
-        return known
-
-    def _outline(self, history: Sequence[Message], role: str) -> tuple[Any, ...] | None:
-        """What the text around a message depends on, None where it may be the content of others.
-
-        A template that looks into messages looks for markup that it spells itself.
-        """
-        if self._marks is None:
-            return None
-        outline: list[Any] = [role]
-        for message in history:
-            content = message.get("content")
-            if len(message) != 2 or not isinstance(content, str):
-                return None
-            for mark in self._marks:
-                if mark in content:
-                    return None
-            outline.append((message.get("role"), not content))
-        return tuple(outline)
-
-    def _rendered_affixes(self, history: Sequence[Message], role: str) -> tuple[str, str]:
-        before = self.render(history) if history else ""
-        sentinel = "x" + secrets.token_hex(16)
-        after = self.render([*history, {"role": role, "content": sentinel}])
-        if after.count(sentinel) != 1:
-            times = after.count(sentinel)
-            raise TemplateError(
-                f"the chat template writes a {role} message {times} times here, not once",
-                hint=f"it may merge {role} messages into others; put the text into the next message"
-                if not times
-                else _NOT_APPEND_ONLY,
-            )
-        prefix, suffix = after.split(sentinel)
-        if not prefix.startswith(before):
-            raise TemplateError(
-                f"the chat template rewrites earlier messages when a {role} message follows",
-                hint=_NOT_APPEND_ONLY,
-            )
-        if role == "assistant" and history:
-            prompted = self.render(history, add_generation_prompt=True)
-            if not prompted.startswith(before):
-                raise TemplateError(
-                    "the chat template rewrites earlier messages when it asks for an answer",
-                    hint=_NOT_APPEND_ONLY,
-                )
-            if (
-                prompted != before
-            ):  # else it has no generation prompt: what precedes the content serves
-                prefix = prompted
-        return prefix[len(before) :], suffix
-
-
-def _marks(source: str) -> tuple[str, ...] | None:
-    """The markup that a template spells; None for one that asks for the time."""
-    if "strftime" in source:
-        return None
-    texts = {first or second for first, second in _QUOTED.findall(source)}
-    # Newlines are spelled as escapes: what is between them is the markup.
-    parts = {part for text in texts for part in re.split(r"\\[a-z]|\s", text)}
-    return tuple(sorted(part for part in parts if _MARKUP.search(part)))
+        return self._affixes.around(self.render, history, role)
 
 
 def _text_length(value: Any) -> int:

@@ -15,8 +15,8 @@ import stolon as sl
 from stolon.kernels import RaggedBatch
 from stolon.lang import TokenCounts
 from stolon.srt.client import EngineStats
+from stolon.srt.collecting import Collector, Output
 from stolon.srt.engine import Engine
-from stolon.srt.generate import Collector, Output
 from stolon.srt.model_runner import ModelRunner
 from stolon.srt.protocol import (
     Gen,

@@ -6,7 +6,7 @@ import pytest
 from support.fake_engine import FakeEngine, tiny_chat_template
 
 import stolon as sl
-from stolon.lang import blocks
+from stolon.lang import blocks, splitting
 from stolon.srt.protocol import Gen, Select, Text, Tokens
 
 
@@ -185,6 +185,7 @@ def test_healing_after_user_text_only() -> None:
 
 def test_long_blocks_stay_within_the_limit_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_SEGMENTS", 8)
+    monkeypatch.setattr(splitting, "MAX_SEGMENTS", 8)
 
     @sl.function
     def program(s):

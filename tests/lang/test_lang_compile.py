@@ -43,7 +43,7 @@ def results(state: Any) -> list[str]:
 def counted(engine: Engine) -> tuple[list[str], list[str]]:
     """(texts tokenised, grammars compiled) from now on."""
     tokenizer: Any = engine.tokenizer
-    compiler: Any = engine._admission._compiler
+    compiler: Any = engine._intake._admission._compiler
     encode, compile = tokenizer._encode_ordinary, compiler._compile
     texts: list[str] = []
     grammars: list[str] = []

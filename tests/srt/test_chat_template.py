@@ -373,8 +373,8 @@ FAR = {
 @pytest.mark.parametrize("source", [*NEAR.values(), *(t.source for t in TEMPLATES.values())])
 def test_affixes_after_long_conversations_are_those_of_the_whole(source: str) -> None:
     template, whole = (ChatTemplate(source, special_tokens=[]) for _ in range(2))
-    assert template._reach is not None
-    whole._reach = None
+    assert template._affixes.reach is not None
+    whole._affixes.reach = None
     random = Random(source)
     for _ in range(40):
         history: list[dict[str, str]] = []
@@ -390,7 +390,7 @@ def test_affixes_after_long_conversations_are_those_of_the_whole(source: str) ->
 
 @pytest.mark.parametrize("source", FAR.values(), ids=FAR)
 def test_a_template_that_may_look_anywhere_is_given_the_whole(source: str) -> None:
-    assert ChatTemplate(source, special_tokens=[])._reach is None
+    assert ChatTemplate(source, special_tokens=[])._affixes.reach is None
 
 
 def _affixes(template: ChatTemplate, history: list[dict[str, str]], role: str) -> Any:

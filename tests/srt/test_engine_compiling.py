@@ -43,7 +43,7 @@ class Slow:
         self.engine = engine
         self.go = threading.Event()
         self.compiling = threading.Event()
-        own: Any = engine._admission._compiler
+        own: Any = engine._intake._admission._compiler
         compile = own.compile
 
         def slow(spec: GrammarSpec, *, prefix: bytes = b"") -> Any:

@@ -240,7 +240,7 @@ def test_more_prompts_than_are_queued_at_a_time(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stolon.srt.engine.MAX_UNDER_WAY", 3)
-    monkeypatch.setattr("stolon.srt.engine.MAX_QUEUE", 3)
+    monkeypatch.setattr("stolon.srt.intake.MAX_QUEUE", 3)
     prompts = [f"prompt {i}" for i in range(10)]
     outputs = engine.generate(prompts, max_tokens=2, temperature=0.0, ignore_eos=True)
     assert [len(output.token_ids) for output in outputs] == [2] * 10

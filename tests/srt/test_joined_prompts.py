@@ -97,7 +97,7 @@ def together(engine: Engine, runner: HashRunner, wanted: list[Request]) -> list[
     assert begun.wait(10)
     for request in wanted:
         engine.submit(request, on_event)
-    while engine._pending:  # what is not quick is prepared in another thread
+    while engine._intake._pending:  # what is not quick is prepared in another thread
         time.sleep(0.001)
     runner.before_forward = lambda batch: None
     del runner.steps[:]

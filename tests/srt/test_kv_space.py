@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stolon.radix import PrefixTree, SlotPool
-from stolon.srt.admission import Job, Known
+from stolon.srt.job import Job, Known
 from stolon.srt.kv_space import RESERVE, KVSpace
 from stolon.srt.protocol import Request, Tokens
 from stolon.srt.sequence import Sequence

@@ -236,7 +236,7 @@ def test_an_interruption_while_the_engine_loads(monkeypatch, caplog):
     (client,) = interrupted
     assert client.process.returncode == -signal.SIGTERM
     assert not client.folder.path.exists()
-    client._take(ipc.Ready(FakeClient().info))  # as of an engine that was ready just then
+    client._in_flight.take(ipc.Ready(FakeClient().info))  # as of an engine that was ready just then
     assert not caplog.records
 
 
