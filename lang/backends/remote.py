@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from stolon.errors import Aborted, BackendError, EngineClosed, InternalError, StolonError
+from stolon.errors import Aborted, BackendError, StolonError
 from stolon.lang.backends.answers import Answer, Counts, total
 from stolon.lang.backends.dialect import Dialect
 from stolon.lang.backends.dialects_body import refuse
 from stolon.lang.backends.remote_walk import BlockWalk, OnAnswer
 from stolon.lang.backends.together import together
 from stolon.lang.backends.transcript import Transcript, TranscriptTokenizer
-from stolon.lang.runtime_loop import runtime_loop
+from stolon.lang.backends.under_way import UnderWay
 from stolon.srt.client import EngineStats, ModelInfo
 from stolon.srt.protocol import Event, Failed, Gen, Request, Select, SelectResult
 from stolon.srt.remote_grammar import AnswerCheck
@@ -60,10 +58,9 @@ class RemoteBackend(ABC):
             parameters=0,
         )
         self.check = AnswerCheck()
-        self._running: dict[str, Future[None]] = {}
+        self._requests = UnderWay(row.title)
         self._stats = EngineStats()
-        self._lock = threading.Lock()
-        self._closed = False
+        self._lock = threading.Lock()  # guards `_stats`
 
     # -- what a server does ----------------------------------------------------------------------
 
@@ -89,21 +86,27 @@ class RemoteBackend(ABC):
     # -- EngineClient ----------------------------------------------------------------------------
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        if self._closed:
-            raise EngineClosed(f"the connection to {self.row.title} is closed")
+        async def serve() -> None:
+            await BlockWalk(self, request, on_event).run()
+
+        def on_end(error: StolonError | None) -> None:
+            if error is None:
+                return
+            with self._lock:
+                self._stats.failed += not isinstance(error, Aborted)
+                self._stats.aborted += isinstance(error, Aborted)
+            on_event(Failed.of(request.rid, error))
+
+        self._requests.begin(request.rid, serve, on_end)
         with self._lock:
             self._stats.requests += 1
-            self._stats.running += 1
-            self._running[request.rid] = runtime_loop().submit(self._serve(request, on_event))
 
     def abort(self, rid: str) -> None:
-        future = self._running.get(rid)
-        if future is not None:
-            future.cancel()
+        self._requests.abort(rid)
 
     def stats(self) -> EngineStats:
         with self._lock:
-            return msgspec.structs.replace(self._stats)
+            return msgspec.structs.replace(self._stats, running=len(self._requests))
 
     @property
     def token_usage(self) -> TokenUsage:
@@ -122,31 +125,7 @@ class RemoteBackend(ABC):
 
     def close(self) -> None:
         """End what runs and close the connections."""
-        self._closed = True
-        for future in list(self._running.values()):
-            future.cancel()
-        if not runtime_loop().is_current():
-            runtime_loop().submit(self.aclose()).result()
-
-    async def _serve(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        failure: StolonError | None = None
-        try:
-            await BlockWalk(self, request, on_event).run()
-        except asyncio.CancelledError:
-            failure = Aborted("the request was cancelled")
-            raise
-        except StolonError as error:
-            failure = error
-        except Exception as error:
-            failure = InternalError(f"{type(error).__name__} in a backend: {error}")
-        finally:
-            with self._lock:
-                self._running.pop(request.rid, None)
-                self._stats.running -= 1
-                self._stats.failed += failure is not None and not isinstance(failure, Aborted)
-                self._stats.aborted += isinstance(failure, Aborted)
-            if failure is not None:
-                on_event(Failed.of(request.rid, failure))
+        self._requests.close(self.aclose)
 
     def charge(self, counts: Counts) -> None:
         """Add up what a call has used."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import msgspec
 
 from stolon.errors import (
-    Aborted,
     BackendError,
     BackendUnavailable,
-    EngineClosed,
-    InternalError,
-    InvalidRequest,
     StolonError,
 )
 from stolon.lang.backends import sse
@@ -25,6 +21,7 @@ from stolon.lang.backends.http_answer import Answer
 from stolon.lang.backends.http_errors import printable
 from stolon.lang.backends.remote_tokenizer import RemoteTokenizer
 from stolon.lang.backends.served import ServerInfo, checked, compiled, explain
+from stolon.lang.backends.under_way import UnderWay
 from stolon.lang.backends.walk_check import WalkCheck
 from stolon.lang.runtime_loop import refuse_on_loop, runtime_loop
 from stolon.srt.client import EngineStats, ModelInfo, Served
@@ -64,10 +61,7 @@ class RemoteEngine:
         refuse_on_loop("connecting to a server")
         self.http = HTTPClient(url, options, explain=explain)
         self.url = self.http.server
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._rids: set[str] = set()
-        self._lock = threading.Lock()  # guards `_rids` and `_closed`
-        self._closed = False
+        self._requests = UnderWay(self.url)
         try:
             served = checked(
                 _wait(self.http.json("GET", "/blocks/info", kind=Served, limit=MAX_INFO_BYTES))
@@ -80,17 +74,17 @@ class RemoteEngine:
             raise
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        with self._lock:
-            if self._closed:
-                raise EngineClosed(f"the connection to {self.url} was closed")
-            if request.rid in self._rids:
-                raise InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
-            self._rids.add(request.rid)
-        runtime_loop().call(self._begin, request, on_event)
+        check = WalkCheck(request, self.info, server=self.url)
+
+        def on_end(error: StolonError | None) -> None:
+            if error is not None and not check.finished:
+                on_event(Failed.of(request.rid, error))
+
+        self._requests.begin(request.rid, partial(self._serve, request, on_event, check), on_end)
 
     def abort(self, rid: str) -> None:
         """Cancel: the connection is closed, at which the server stops. The request ends with `Aborted`."""
-        runtime_loop().call(self._abort, rid)
+        self._requests.abort(rid)
 
     def stats(self) -> EngineStats:
         """The engine's counters, and `info` as it is now. Raises BackendError if the server can't tell."""
@@ -108,11 +102,7 @@ class RemoteEngine:
 
     def close(self) -> None:
         """End the requests under way and close the connections. The server goes on. Idempotent."""
-        with self._lock:
-            self._closed = True
-        closing = runtime_loop().submit(self._close())
-        if not runtime_loop().is_current():
-            closing.result()
+        self._requests.close(self.http.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -124,44 +114,6 @@ class RemoteEngine:
         return f"<{type(self).__name__} {self.info.name!r} at {self.url}>"
 
     # -- on the loop -----------------------------------------------------------------------------
-
-    def _begin(self, request: Request, on_event: Callable[[Event], None]) -> None:
-        check = WalkCheck(request, self.info, server=self.url)
-        task = asyncio.get_running_loop().create_task(self._serve(request, on_event, check))
-        self._tasks[request.rid] = task
-        task.add_done_callback(lambda task: self._ended(request, task, on_event, check))
-
-    def _abort(self, rid: str) -> None:
-        if task := self._tasks.get(rid):
-            task.cancel()
-
-    async def _close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.http.aclose()
-
-    def _ended(
-        self,
-        request: Request,
-        task: asyncio.Task[None],
-        on_event: Callable[[Event], None],
-        check: WalkCheck,
-    ) -> None:
-        # Not in `_serve`: a task that is cancelled before its first step never enters it.
-        del self._tasks[request.rid]
-        with self._lock:
-            self._rids.discard(request.rid)
-        cancelled = Aborted("the request was cancelled")
-        error = cancelled if task.cancelled() else task.exception()
-        if error is None or check.finished:
-            return
-        if not isinstance(error, StolonError):
-            fault = InternalError(f"{type(error).__name__} while {self.url} answered: {error}")
-            fault.__cause__ = error
-            error = fault
-        on_event(Failed.of(request.rid, error))
 
     async def _serve(
         self, request: Request, on_event: Callable[[Event], None], check: WalkCheck
