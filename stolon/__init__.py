@@ -152,7 +152,7 @@ _ELSEWHERE = {
 
 
 # Names of SGLang that have no counterpart, and what to write.
-_INSTEAD = {"ServerArgs": "give its fields to Engine(...) or Runtime(...) as arguments"}
+_INSTEAD = {"ServerArgs": "give its fields to Runtime(...) as arguments; Engine(model, ...) has its own"}
 
 
 def __getattr__(name: str) -> Any:
