@@ -373,7 +373,7 @@ def test_names() -> None:
         "__version__",
     ]:
         assert getattr(sl, name) is not None
-    with pytest.raises(AttributeError, match=r"Engine\(\.\.\.\)"):
+    with pytest.raises(AttributeError, match=r"Runtime\(\.\.\.\)"):
         sl.ServerArgs  # noqa: B018
 
 
