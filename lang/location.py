@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ContextDecorator
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
+from contextvars import ContextVar
+from types import FrameType, TracebackType
 
 from stolon.errors import StolonError
 
@@ -16,17 +18,40 @@ _STANDARD = os.path.dirname(os.path.abspath(os.__file__))
 _INSIDE = (
     _HERE + os.sep,
     os.path.join(_STANDARD, "contextlib.py"),
+    os.path.join(_STANDARD, "threading.py"),
     os.path.join(_STANDARD, "asyncio", ""),
     os.path.join(_STANDARD, "concurrent", ""),
 )
+# Below it are the frames of whoever runs the loop, which has not called the task.
+_TASK_BEGINS = os.path.join(_STANDARD, "asyncio", "events.py")
+
+_started: ContextVar[str | None] = ContextVar("stolon_started", default=None)
 
 
 def program_line() -> str:
-    """``file.py:line`` of the innermost frame outside the language."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
+    """``file.py:line`` of the innermost frame outside the language.
+
+    In a thread or task that the language started and where no such frame is, the line that started it.
+    """
+    started = _started.get()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        if started is not None and frame.f_code.co_filename == _TASK_BEGINS:
+            return started
         frame = frame.f_back
+    if frame is None:
+        return started or "?"
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+@contextmanager
+def started_at(line: str) -> Iterator[None]:
+    """Threads and tasks that begin inside, and the current one, have this as the line that started them."""
+    token = _started.set(line)
+    try:
+        yield
+    finally:
+        _started.reset(token)
 
 
 def raised_at(error: BaseException) -> str:

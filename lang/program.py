@@ -109,15 +109,19 @@ class Function(BatchCalls):
         """
         if args and isinstance(args[0], ProgramState):
             state = args[0]
-            if self.is_async and not state.in_async_program:
-                raise InvalidRequest(
-                    f"{self.name} is an async program; {state.program!r} is not and can't await it",
-                    where=program_line(),
-                    hint="make the calling program 'async def'",
-                )
+            self.check_caller(state)
             call = self.bind_call(args[1:], kwargs)
             return call(state)
         return self.arun(*args, **kwargs) if self.is_async else self.run(*args, **kwargs)
+
+    def check_caller(self, state: ProgramState) -> None:
+        """Raise InvalidRequest if it must be awaited and the program of `state` can't."""
+        if self.is_async and not state.in_async_program:
+            raise InvalidRequest(
+                f"{self.name} is an async program; {state.program!r} is not and can't await it",
+                where=program_line(),
+                hint="make the calling program 'async def'",
+            )
 
     def bind(self, **arguments: Any) -> Function:
         """A program with some arguments fixed. Giving one of them again in a call is an error."""

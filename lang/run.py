@@ -7,24 +7,19 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import TracebackType
 from typing import NoReturn, Protocol
 
-from stolon.errors import Aborted, InvalidRequest, StolonError
+from stolon.errors import Aborted, StolonError
 from stolon.lang.blocks import Block
 from stolon.lang.calls import BranchPath, Call, branch_name
 from stolon.lang.latch import Signal, running_loop
 from stolon.lang.location import program_line
+from stolon.lang.nesting import deeper
 from stolon.lang.open_blocks import OpenBlocks
 from stolon.lang.options import SamplingOptions
 from stolon.lang.runtime_loop import on_runtime_loop, refuse_on_loop
 from stolon.srt.client import EngineClient
-
-MAX_NESTING = 64
-"""Runs inside runs; a program that runs itself without end is stopped before it fills the machine."""
-
-_depth: ContextVar[int] = ContextVar("stolon_depth", default=0)
 
 
 class Recorder(Protocol):
@@ -221,23 +216,14 @@ class ProgramRun:
     @contextmanager
     def _nested(self) -> Iterator[None]:
         """Around the body: its errors name the program, and runs inside it are counted."""
-        depth = _depth.get() + 1
-        if depth > MAX_NESTING:
-            raise InvalidRequest(
-                f"{self.name}.run() inside {MAX_NESTING} other runs",
-                where=program_line(),
-                hint="does a program run itself without end?",
-            )
-        token = _depth.set(depth)
-        try:
-            yield
-        except Exception as error:
-            note = f"in the program {self.name!r}"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
-            raise
-        finally:
-            _depth.reset(token)
+        with deeper(f"{self.name}.run()"):
+            try:
+                yield
+            except Exception as error:
+                note = f"in the program {self.name!r}"
+                if note not in getattr(error, "__notes__", ()):
+                    error.add_note(note)
+                raise
 
     def _raise_first(self) -> None:
         errors = self.unseen_errors()

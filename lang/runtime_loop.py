@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from stolon.errors import InvalidRequest
 from stolon.lang.latch import mailbox_of
-from stolon.lang.location import program_line
+from stolon.lang.location import program_line, started_at
 
 T = TypeVar("T")
 
@@ -51,8 +51,9 @@ class RuntimeLoop:
         self._mailbox.post(partial(function, *args))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        """Run a coroutine on the loop, with the caller's context variables."""
+        with started_at(program_line()):
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
 
 _lock = threading.Lock()
@@ -89,7 +90,8 @@ def spawn(function: Callable[[], T]) -> Future[T]:
     Not in a pool: programs wait for other programs, which in a full pool would never start.
     """
     future: Future[T] = Future()
-    context = contextvars.copy_context()
+    with started_at(program_line()):
+        context = contextvars.copy_context()
 
     def main() -> None:
         if not future.set_running_or_notify_cancel():

@@ -12,7 +12,13 @@ END = "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call. `arguments` is JSON text. `problem` says why it can't be made, if it can't."""
+    """One call.
+
+    Attributes:
+        name: of the tool.
+        arguments: JSON text, usually of an object; what was written, if it could not be read.
+        problem: why the call can't be made, if it can't.
+    """
 
     name: str
     arguments: str
@@ -53,9 +59,7 @@ def parse_calls(text: str) -> tuple[str, list[ToolCall]]:
         if ends:
             calls.append(_parse(body))
         else:
-            calls.append(
-                ToolCall("", body.strip(), "the call is cut off: it needs more max_tokens")
-            )
+            calls.append(ToolCall("", body.strip(), f"the call is cut off: it has no {END}"))
 
 
 def _parse(body: str) -> ToolCall:

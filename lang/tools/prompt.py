@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from stolon.lang.tools.call import BEGIN, END
-from stolon.lang.tools.tool import Tool, as_tools
+from stolon.lang.tools.tool import Tool, Tools, as_tools
 from stolon.srt.protocol import GrammarSpec
 
 _NEWLINE = {"type": "const_string", "value": "\n"}
 
 
-def tool_prompt(tools: Iterable[Any]) -> str:
+def tool_prompt(tools: Tools) -> str:
     """A description of tools (functions are made into tools) for a system message."""
     lines = [json.dumps(t.describe(), ensure_ascii=False) for t in as_tools(tools).values()]
     listed = "\n".join(lines)
@@ -26,9 +25,7 @@ def tool_prompt(tools: Iterable[Any]) -> str:
     )
 
 
-def tool_grammar(
-    tools: Iterable[Any], *, required: bool = False, parallel: bool = True
-) -> GrammarSpec:
+def tool_grammar(tools: Tools, *, required: bool = False, parallel: bool = True) -> GrammarSpec:
     """Free text in which every call names a tool and has arguments of its schema.
 
     Args:

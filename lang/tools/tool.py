@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,10 @@ class Tool:
         }
 
 
+Tools = Iterable[Any] | Callable[..., Any] | Tool
+"""Functions, programs and tools, or a single one."""
+
+
 def tool(
     function: Callable[..., Any] | Tool,
     *,
@@ -77,6 +81,8 @@ def tool(
     description: str | None = None,
 ) -> Tool:
     """A tool from a Python function or a program: its signature becomes the schema of the arguments.
+
+    What `Function.bind` has fixed is no argument of the tool.
 
     Parameters are described by the docstring (Google's or Sphinx's style) or by
     ``Annotated[type, pydantic.Field(...)]``. Without an annotation a parameter takes any JSON value. Works
@@ -93,7 +99,8 @@ def tool(
     body: Any = function.body if isinstance(function, Function) else function
     title: str = name or getattr(body, "__name__", None) or type(body).__name__
     about, notes = described(body)
-    model = _arguments(body, title, notes, skip=isinstance(function, Function))
+    bound = ("s", *function.bound) if isinstance(function, Function) else ()
+    model = _arguments(body, title, notes, bound)
     schema = model.model_json_schema()
     for part in (schema, *schema.get("properties", {}).values()):
         part.pop("title", None)  # it only repeats the name
@@ -112,10 +119,18 @@ def tool(
     )
 
 
-def as_tools(given: Iterable[Any]) -> dict[str, Tool]:
-    """Tools by name, functions made into tools. Raises InvalidRequest for two of one name, or none."""
+def as_tools(given: Tools) -> dict[str, Tool]:
+    """Tools by name, functions made into tools; a single one needs no list.
+
+    Raises InvalidRequest for two of one name, for none, and for what is no list.
+    """
     tools: dict[str, Tool] = {}
-    for item in given:
+    several: Any = (given,) if isinstance(given, Tool) or callable(given) else given
+    if isinstance(several, str) or not isinstance(several, Iterable):
+        raise InvalidRequest(
+            f"tools must be a list of functions, programs or tools, not {given!r}", param="tools"
+        )
+    for item in several:
         made = item if isinstance(item, Tool) else tool(item)
         if made.name in tools:
             raise InvalidRequest(f"two tools are named {made.name!r}", param="tools")
@@ -125,8 +140,10 @@ def as_tools(given: Iterable[Any]) -> dict[str, Tool]:
     return tools
 
 
-def _arguments(body: Callable[..., Any], title: str, notes: dict[str, str], *, skip: bool) -> Any:
-    """A pydantic model of the parameters; `skip` leaves out the first one, a program's state."""
+def _arguments(
+    body: Callable[..., Any], title: str, notes: dict[str, str], bound: Collection[str]
+) -> Any:
+    """A pydantic model of the parameters but for those that are `bound`."""
     # pydantic takes longer to import than the rest of the language; see `typed`.
     from pydantic import ConfigDict, Field, PydanticUserError, create_model
 
@@ -135,7 +152,9 @@ def _arguments(body: Callable[..., Any], title: str, notes: dict[str, str], *, s
         parameters = list(inspect.signature(body, eval_str=True).parameters.values())
     except (NameError, TypeError, ValueError) as error:
         raise InvalidRequest(f"the signature of {title} can't be read: {error}") from None
-    for parameter in parameters[1:] if skip else parameters:
+    for parameter in parameters:
+        if parameter.name in bound:
+            continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise InvalidRequest(
                 f"tool {title!r}: parameter {parameter.name!r} has no name in a call",
