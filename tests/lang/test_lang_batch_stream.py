@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import itertools
+import math
 import sys
 import threading
 import time
@@ -175,6 +176,7 @@ def test_leaving_a_batch_that_waits_to_retry_ends_it() -> None:
         ({"num_threads": True}, "num_threads"),
         ({"retries": -1}, "retries"),
         ({"backoff": "1s"}, "backoff"),
+        ({"backoff": math.nan}, "backoff"),
         ({"progress": "yes"}, "progress"),
         ({"checkpoint": 3}, "checkpoint"),
     ],
