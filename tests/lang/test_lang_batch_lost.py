@@ -134,6 +134,24 @@ def test_what_is_finished_when_the_checkpoint_fails_is_not_lost(
     assert accounted(error.value, handed) == {0: 0, 1: 1}
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_an_item_that_the_checkpoint_does_not_take_is_on_the_error(
+    way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(*_: object) -> None:
+        raise OSError("full")
+
+    @sl.function
+    def program(s, i):
+        return i
+
+    monkeypatch.setattr(Checkpoint, "append", append)
+    handed: dict[int, Any] = {}
+    with pytest.raises(OSError, match="full") as error:
+        way(program, [(0,), (1,)], handed, checkpoint=tmp_path / "batch.jsonl", num_threads=1)
+    assert accounted(error.value, handed) == {0: 0}
+
+
 @pytest.mark.parametrize("way", [in_order, as_completed])
 def test_ctrl_c_in_a_stream_says_what_is_not_handed_over(way: Any) -> None:
     ended = threading.Event()
