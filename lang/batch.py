@@ -30,9 +30,8 @@ class BatchInterrupted(KeyboardInterrupt):
         self, results: list[Outcome | None], checkpoint: Path | None = None, *, handed_over: int = 0
     ) -> None:
         done = handed_over + sum(not isinstance(r, BaseException | None) for r in results)
-        text = f"interrupted; {done} of {len(results)} items are finished, see .results"
-        if handed_over:
-            text += f" for those after the {handed_over} handed over"
+        taken = f", {handed_over} of them handed over" if handed_over else ""
+        text = f"interrupted; {done} of {len(results)} items are finished{taken}, see .results"
         if checkpoint is not None:
             text += f"; the same call goes on from {checkpoint}"
         super().__init__(text)
