@@ -23,12 +23,15 @@ class BatchInterrupted(KeyboardInterrupt):
 
     Attributes:
         results: per item the finished state, the exception it ended with, or None if it never
-            finished.
+            finished, or was handed over before.
     """
 
-    def __init__(self, results: list[Outcome | None], checkpoint: Path | None = None) -> None:
-        done = sum(not isinstance(result, BaseException | None) for result in results)
-        text = f"interrupted; {done} of {len(results)} items are finished, see .results"
+    def __init__(
+        self, results: list[Outcome | None], checkpoint: Path | None = None, *, handed_over: int = 0
+    ) -> None:
+        done = handed_over + sum(not isinstance(r, BaseException | None) for r in results)
+        taken = f", {handed_over} of them handed over" if handed_over else ""
+        text = f"interrupted; {done} of {len(results)} items are finished{taken}, see .results"
         if checkpoint is not None:
             text += f"; the same call goes on from {checkpoint}"
         super().__init__(text)
@@ -52,7 +55,7 @@ class Batch:
         launch: Callable[[Item], object],
         streaming: bool,
     ) -> None:
-        self.failed: int | None = None
+        self.failure: BaseException | None = None
         self.running: dict[int, Item] = {}
         self._program = program
         self._options = options
@@ -81,7 +84,7 @@ class Batch:
     def has_room(self) -> bool:
         """Whether another item may be pulled."""
         taken = len(self.running) + (len(self._ended) if self._streaming else 0)
-        return self.failed is None and taken < self._places.limit
+        return self.failure is None and taken < self._places.limit
 
     def begin(self, item: Any) -> None:
         """Start the next item, or take its result from the checkpoint."""
@@ -106,20 +109,20 @@ class Batch:
                 digest=key,
             )
         except Exception as error:
-            if self._checkpoint is not None:
-                self._checkpoint.append(index, key, error)
             self._end(index, error)
             self._bar.finished(None, failed=True)
+            if self._checkpoint is not None:
+                self._checkpoint.append(index, key, error)
             return
         self.running[index] = entry
         self._launch(entry)
 
-    # -- results out -----------------------------------------------------------------------------
+    def fail(self, error: BaseException) -> None:
+        """No further item begins; `finish` raises the first of these errors."""
+        if self.failure is None:
+            self.failure = error
 
-    @property
-    def holds_results(self) -> bool:
-        """Whether results are there that are not handed over."""
-        return bool(self._ended)
+    # -- results out -----------------------------------------------------------------------------
 
     def take(self, entry: Item) -> None:
         """An item has been posted.
@@ -139,51 +142,63 @@ class Batch:
     def _end(self, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, BaseException):
             outcome.add_note(f"in item {index} of the batch")
-            if self._is_raised(outcome) and self.failed is None:
-                self.failed = index
+            if self._is_raised(outcome) and self.failure is None:
+                self.fail(of_item(outcome, index))
         self._ended[index] = outcome
 
-    def _is_raised(self, error: BaseException) -> bool:
-        """Whether it ends the batch. One that asks the interpreter to end is never a mere result."""
-        return not self._options.return_exceptions or not isinstance(
-            error, Exception | CancelledError
-        )
+    def _is_raised(self, outcome: Outcome) -> bool:
+        """Whether it ends the batch. What asks the interpreter to end is never a mere result."""
+        if not isinstance(outcome, BaseException):
+            return False
+        mere = isinstance(outcome, Exception | CancelledError)
+        return not (mere and self._options.return_exceptions)
 
     def ready(self) -> Iterator[tuple[int, Outcome]]:
-        """Hand over what is due; raises a failure that is not to stand among the results."""
-        while self._ended:
-            if self._options.as_completed:
-                index = next(iter(self._ended))
-            elif self._position in self._ended:
-                index = self._position
-            else:
-                return
+        """Hand over what is due; what is to be raised is not, and in order nothing after it."""
+        while (index := self._due()) is not None:
             outcome = self._ended.pop(index)
             self._position += 1
-            if isinstance(outcome, BaseException) and self._is_raised(outcome):
-                raise of_item(outcome, index)
             yield index, outcome
 
+    def _due(self) -> int | None:
+        if self._options.as_completed:
+            ended = self._ended.items()
+            return next((index for index, end in ended if not self._is_raised(end)), None)
+        end = self._ended.get(self._position)
+        return None if end is None or self._is_raised(end) else self._position
+
+    def finish(self) -> None:
+        """When all is done: raise the first failure that is to be raised, with its `results`."""
+        if self.failure is not None:
+            attach(self.failure, self.partial())
+            raise self.failure
+
     def results(self) -> list[Any]:
-        """Everything, when all is done; raises the first failure if it is to be raised."""
-        results = self.partial()
-        if self.failed is not None:
-            first = self._ended[self.failed]
-            if isinstance(first, BaseException):
-                attach(first, results)
-                raise of_item(first, self.failed)
-        return results
+        """Everything, when all is done; raises what `finish` raises."""
+        self.finish()
+        return self.partial()
+
+    def interrupted(self) -> BatchInterrupted:
+        """The error of Ctrl-C."""
+        return BatchInterrupted(
+            self.partial(), self._options.checkpoint, handed_over=self._position
+        )
 
     def partial(self) -> list[Outcome | None]:
-        """What has ended so far, None for the rest."""
+        """What has ended and is not handed over, None for the rest."""
         length = self._started if self._total is None else max(self._started, self._total)
         return [self._ended.get(index) for index in range(length)]
 
     def close(self) -> None:
         """The checkpoint is on the disk, the bar is finished."""
         self._bar.close()
-        if self._checkpoint is not None:
+        if self._checkpoint is None:
+            return
+        try:
             self._checkpoint.close()
+        except OSError as error:
+            attach(error, self.partial())
+            raise
 
 
 def item_seed(seed: int, index: int) -> int:

@@ -67,10 +67,10 @@ class BatchCalls(BoundBody):
                 generated tokens per second and the time left; "auto" draws it on a terminal only.
             return_exceptions: failures stand in the list in the place of states, except for
                 KeyboardInterrupt, SystemExit and GeneratorExit of a body. Otherwise the
-                first failure lets no further item begin, and is raised when those that run are
-                done; its attribute ``results`` is the list with the states that are finished, the
-                exceptions, and None for items that never began. Its notes, and the ``where`` of a
-                StolonError, name the item.
+                first failure, of an item or of `batch_kwargs`, lets no further item begin, and is
+                raised when those that run are done; its attribute ``results`` is the list with the
+                states that are finished, the exceptions, and None for items that never began or
+                were handed over. Its notes, and the ``where`` of a StolonError, name the item.
             generator_style: yield states in order as they come due, and keep none; `batch_kwargs` may be
                 endless. At most as many items are ahead as may run at once.
             as_completed: the same, but yield (index, state) as they are finished.

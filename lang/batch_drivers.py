@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from stolon.errors import InvalidRequest
-from stolon.lang.batch import Batch, BatchInterrupted, attach
+from stolon.lang.batch import Batch, attach
 from stolon.lang.batch_item import Item
 from stolon.lang.batch_options import BatchOptions
 from stolon.lang.batch_program import BatchProgram
@@ -44,7 +44,7 @@ class BlockingBatch:
                 batch.take(self._posted.get())
         except KeyboardInterrupt:
             self._stop(batch)
-            raise BatchInterrupted(batch.partial(), self._options.checkpoint) from None
+            raise batch.interrupted() from None
         except BaseException as error:
             self._stop(batch)
             attach(error, batch.partial())
@@ -54,7 +54,10 @@ class BlockingBatch:
         return batch.results()
 
     def stream(self) -> Iterator[Any]:
-        """Yield results as they are due. Leaving the iteration early aborts what runs."""
+        """Yield results as they are due; what `collect` raises comes after them.
+
+        Leaving the iteration early aborts what runs.
+        """
         batch = self._open(streaming=True)
         try:
             source = iter(self._items)
@@ -67,11 +70,18 @@ class BlockingBatch:
                 if handed:
                     continue  # there is room again
                 if not running:
-                    return
+                    break
                 batch.take(self._posted.get())
-        finally:
+        except KeyboardInterrupt:
             self._stop(batch)
+            raise batch.interrupted() from None
+        except BaseException as error:
+            self._stop(batch)
+            attach(error, batch.partial())
+            raise
+        finally:
             batch.close()
+        batch.finish()
 
     def _open(self, *, streaming: bool) -> Batch:
         return Batch(
@@ -91,6 +101,9 @@ class BlockingBatch:
                 item = next(source)
             except StopIteration:
                 self._exhausted = True
+                break
+            except Exception as error:
+                batch.fail(error)
                 break
             batch.begin(item)
         return bool(batch.running)
@@ -162,13 +175,17 @@ class AsyncBatch:
         try:
             more = True
             while more:
+                more = await self._go_on(batch, feeder)
                 for result in batch.ready():
                     self._changed.set()  # there is room again
                     yield result
-                more = await self._go_on(batch, feeder) or batch.holds_results
-        finally:
+        except BaseException as error:
             await self._stop(batch, feeder)
+            attach(error, batch.partial())
+            raise
+        finally:
             batch.close()
+        batch.finish()
 
     def _open(self, *, streaming: bool) -> Batch:
         if self._begun:
@@ -201,13 +218,16 @@ class AsyncBatch:
     async def _feed(self, batch: Batch) -> None:
         """Pull and start items while there is room, to the end of them."""
         source = aiter(_each(self._items))
-        while batch.failed is None:
+        while batch.failure is None:
             if not batch.has_room():
                 await self._change()
                 continue
             try:
                 item = await anext(source)
             except StopAsyncIteration:
+                return
+            except Exception as error:
+                batch.fail(error)
                 return
             batch.begin(item)
             self._changed.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Mapping
@@ -71,7 +72,11 @@ class BatchOptions:
                 f"retries must be 0 or more, not {values['retries']!r}", param="retries"
             )
         backoff = values.get("backoff", 0.0)
-        if isinstance(backoff, bool) or not isinstance(backoff, int | float) or backoff < 0:
+        if (
+            isinstance(backoff, bool)
+            or not isinstance(backoff, int | float)
+            or not 0 <= backoff < math.inf
+        ):
             raise InvalidRequest(
                 f"backoff must be a number of seconds, not {backoff!r}", param="backoff"
             )

@@ -19,6 +19,9 @@ from stolon.lang.separation import REASONING, separation
 from stolon.lang.variables import Gathered, Span, Variables
 from stolon.srt.protocol import Gen
 
+MAX_BRANCHES = 100_000
+"""Branches of one fork. A branch that is only made takes about a kilobyte."""
+
 
 class Branch(Recording):
     """A record that can be forked, and joined with what was forked from it."""
@@ -38,7 +41,15 @@ class Branch(Recording):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidRequest(
                 f"fork() needs a positive number of branches, not {size!r}",
+                param="size",
                 where=program_line(),
+            )
+        if size > MAX_BRANCHES:
+            raise InvalidRequest(
+                f"fork() makes at most {MAX_BRANCHES:,} branches, not {size:,}",
+                param="size",
+                where=program_line(),
+                hint="fork several times, or run the program for many inputs with run_batch()",
             )
         with self.run.lock:
             self._send_pending()

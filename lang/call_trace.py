@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stolon.errors import InvalidRequest
 from stolon.lang.calls import BranchPath, Call, CallKind
+from stolon.lang.option_checks import require
 from stolon.srt.protocol import Gen, GenResult, Usage
 
 _PARAMETERS = (
@@ -81,6 +84,17 @@ class Prices:
     input: float
     output: float
     cached: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached"):
+            price = getattr(self, name)
+            if price is None and name == "cached":
+                continue
+            require(name, price, (int, float), "a number")
+            if not 0 <= price < math.inf:
+                raise InvalidRequest(
+                    f"{name} must be a finite price, 0 or more, not {price!r}", param=name
+                )
 
     def of(self, call: CallTrace) -> float:
         """The price of a call. Its prompt is paid once, whatever the number of samples."""

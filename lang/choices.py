@@ -9,7 +9,7 @@ from stolon.errors import InvalidRequest
 from stolon.lang.ir import SelectExpr
 from stolon.lang.options import SamplingOptions
 from stolon.lang.typed import choice_values
-from stolon.srt.protocol import MAX_CHOICES, SelectMethod
+from stolon.srt.protocol import MAX_CHOICES, Select, SelectMethod
 
 Choices = Iterable[str | tuple[str, Any]]
 """Texts, or pairs of a text and the value that it stands for."""
@@ -60,15 +60,12 @@ def selection(
             param="choices_method",
         )
     temperature = options.temperature or 0.0
-    if temperature > 0 and method == greedy_token_selection:
-        raise InvalidRequest(
-            "temperature contradicts greedy_token_selection, which draws nothing",
-            param="temperature",
-        )
+    method = method or token_length_normalized
+    Select(choices=texts, method=method, temperature=temperature, seed=options.seed).validate()
     return SelectExpr(
         name=name,
         choices=texts,
-        method=method or token_length_normalized,
+        method=method,
         temperature=temperature if temperature > 1e-5 else 0.0,
         seed=options.seed,
         decode=decode,

@@ -150,7 +150,7 @@ class SamplingOptions:
                 f"top_logprobs_num must be between 0 and {MAX_TOP_LOGPROBS}",
                 param="top_logprobs_num",
             )
-        if values.get("logprob_start_len", -1) < -1:
+        if not -1 <= values.get("logprob_start_len", -1) < 2**31:
             raise InvalidRequest(
                 "logprob_start_len must be a position in the tokens, or -1 for none",
                 param="logprob_start_len",

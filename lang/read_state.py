@@ -105,29 +105,29 @@ class ReadState:
         self.sync()
         return [{"role": turn.role, "content": turn.content()} for turn in self._branch.chat.turns]
 
-    def text_iter(self, var: str | None = None) -> Iterator[str]:
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """The text or one variable, in pieces as they arrive; one piece unless the run streams.
 
         Leaving the iteration early ends nothing; see `cancel`.
         """
-        for text, _ in self._pieces(var):
+        for text, _ in self._pieces(var_name):
             if text:
                 yield text
 
     async def text_async_iter(
-        self, var: str | None = None, return_meta_data: bool = False
+        self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
         """`text_iter` for asyncio; with meta data it yields (text, dict).
 
         Log-prob lists in the dict are those of the piece's own tokens; ``completion_tokens``
         counts all tokens of the variable so far.
         """
-        if var is None and not self._branch.run.streaming:
+        if var_name is None and not self._branch.run.streaming:
             await self.async_sync()
             text = "".join(map(item_text, self._branch.items))
             yield (text, {}) if return_meta_data else text
             return
-        async for piece in drive_async(self._walk(var)):
+        async for piece in drive_async(self._walk(var_name)):
             if return_meta_data:
                 yield piece
             elif piece[0]:

@@ -138,9 +138,12 @@ class ProgramState(ReadState):
         return ForkGroup(self, [ProgramState(branch) for branch in branches])
 
     @contextmanager
-    def copy(self) -> Iterator[ProgramState]:
-        """A fork of one, joined at the end of the ``with``; cancelled if an exception ends it."""
-        with self.fork(1) as group:
+    def copy(self, position_ids_offset: None = None) -> Iterator[ProgramState]:
+        """A fork of one, joined at the end of the ``with``; cancelled if an exception ends it.
+
+        `position_ids_offset` is refused, as by `fork`.
+        """
+        with self.fork(1, position_ids_offset) as group:
             yield group[0]
             group.join()
 

@@ -75,11 +75,11 @@ class TracedState(ProgramState):
         self.traced.read(None)
         return Variable(self.traced.run.tracer, "messages()")
 
-    def text_iter(self, var: str | None = None) -> Iterator[Any]:
+    def text_iter(self, var_name: str | None = None) -> Iterator[Any]:
         self.traced.run.tracer.end("the program follows its own text as it arrives")
 
     def text_async_iter(
-        self, var: str | None = None, return_meta_data: bool = False
+        self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
         self.traced.run.tracer.end("the program follows its own text as it arrives")
 

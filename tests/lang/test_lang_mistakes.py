@@ -182,6 +182,15 @@ def test_mistakes_in_expressions_name_their_line(index: int) -> None:
     assert error.value.where == f"test_lang_mistakes.py:{WRONG[index].__code__.co_firstlineno}"
 
 
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, 100_001])
+def test_a_fork_has_at_least_one_branch_and_a_bounded_number(size: Any) -> None:
+    state = profile.run("x", backend=FakeEngine())
+    with pytest.raises(InvalidRequest, match=r"fork\(\)") as error:
+        state.fork(size)
+    assert error.value.param == "size"
+    assert str(error.value.where).startswith("test_lang_mistakes.py:")
+
+
 def test_mistakes_outside_of_expressions_name_their_line() -> None:
     def forking(s: sl.ProgramState) -> None:
         forks = s.fork(2)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 
 import pytest
 from pydantic import BaseModel
+from support.fake_engine import FakeEngine
 
 import stolon as sl
 from stolon.errors import InvalidRequest
@@ -38,6 +40,9 @@ def test_roles_wrap_an_expression() -> None:
 
 def test_other_values_become_text_but_not_none() -> None:
     assert as_expr(3) == TextExpr("3")
+    assert as_expr(True) == TextExpr("True")
+    assert as_expr({"k": 1}) == TextExpr("{'k': 1}")
+    assert as_expr(("a", 1)) == ExprList((TextExpr("a"), TextExpr("1")))
     with pytest.raises(InvalidRequest, match="None"):
         as_expr(None)
     with pytest.raises(InvalidRequest, match="call another program"):
@@ -98,6 +103,46 @@ def test_contradictions_are_refused_naming_both(arguments: dict, named: tuple[st
 def test_wrong_values_are_refused(arguments: dict) -> None:
     with pytest.raises(InvalidRequest):
         sl.gen("x", **arguments)
+
+
+NUMBERS = [
+    "max_tokens",
+    "min_tokens",
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "seed",
+]
+
+
+@pytest.mark.parametrize("value", [-11, 10**30, math.nan, math.inf])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_out_of_range_is_refused_by_name(name: str, value: float) -> None:
+    @sl.function
+    def program(s):
+        s += "q" + sl.gen("x", **{name: value})
+
+    with pytest.raises(InvalidRequest, match=f"^{name} must be") as error:
+        program.run(backend=FakeEngine())
+    assert error.value.param == name
+
+
+@pytest.mark.parametrize("value", [-1, -1e-9, 101, math.nan, math.inf])
+def test_a_selection_refuses_a_temperature_out_of_range(value: float) -> None:
+    for made in (sl.select, sl.gen):
+        with pytest.raises(InvalidRequest, match="temperature must be") as error:
+            made("x", choices=["a", "b"], temperature=value)
+        assert error.value.param == "temperature"
+    for seed in (-1, 2**63):
+        with pytest.raises(InvalidRequest, match="seed must be"):
+            sl.gen("x", choices=["a", "b"], seed=seed)
 
 
 def test_names_must_be_strings() -> None:

@@ -18,6 +18,7 @@ from stolon.lang import backend as backends
 from stolon.lang.ir import GenExpr, SelectExpr
 from stolon.lang.known_templates import KNOWN
 from stolon.lang.reasoning import FAMILIES
+from stolon.lang.traced_state import TracedState
 from stolon.srt.engine import Engine
 
 
@@ -80,6 +81,23 @@ RUN = [
     "backend",
     "use_thread",
 ]
+STATE = {
+    "system": ["expr"],
+    "user": ["expr"],
+    "assistant": ["expr"],
+    "var_scope": ["name"],
+    "fork": ["size", "position_ids_offset"],
+    "copy": ["position_ids_offset"],
+    "text": [],
+    "messages": [],
+    "sync": [],
+    "error": [],
+    "text_iter": ["var_name"],
+    "text_async_iter": ["var_name", "return_meta_data"],
+    "get_var": ["name"],
+    "set_var": ["name", "value"],
+    "get_meta_info": ["name"],
+}
 EXAMPLES: dict[str, Any] = {
     "stop": ["."],
     "stop_token_ids": [1],
@@ -108,6 +126,12 @@ def test_gen_has_the_arguments_in_their_order() -> None:
         made = shorthand("x", 5, 2, ["."], top_p=0.5, return_text_in_logprobs=True)
         assert isinstance(made, GenExpr)
         assert (made.options.max_tokens, made.options.n, made.options.stop) == (5, 2, (".",))
+
+
+@pytest.mark.parametrize("kind", [sl.ProgramState, TracedState])
+@pytest.mark.parametrize("method", STATE)
+def test_methods_of_a_state_have_the_arguments_by_their_names(kind: type, method: str) -> None:
+    assert list(inspect.signature(getattr(kind, method)).parameters) == ["self", *STATE[method]]
 
 
 @pytest.mark.parametrize("name", [name for name in RUN if name != "backend"])
@@ -143,6 +167,10 @@ def test_sampling_arguments_reach_the_engine() -> None:
         (lambda: scored.run(backend=FakeEngine()).fork(2, [0, 0]), "position_ids_offset"),
         (
             lambda: scored.run(backend=FakeEngine()).fork(position_ids_offset=[0]),
+            "position_ids_offset",
+        ),
+        (
+            lambda: scored.run(backend=FakeEngine()).copy([0]).__enter__(),
             "position_ids_offset",
         ),
     ],

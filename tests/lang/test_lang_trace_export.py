@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -84,6 +85,16 @@ def test_errors_are_recorded() -> None:
     assert (found.calls[0].finish, found.calls[0].error) == ("error", "internal_error")
     assert found.calls[0].message == "boom"
     assert "error" in str(found)
+
+
+@pytest.mark.parametrize("price", [-1, math.nan, math.inf, "a", None, True])
+@pytest.mark.parametrize("name", ["input", "output", "cached"])
+def test_what_is_no_price_is_refused(name: str, price: Any) -> None:
+    if name == "cached" and price is None:
+        return
+    with pytest.raises(InvalidRequest, match=f"^{name} must be a ") as error:
+        Prices(**{"input": 1, "output": 0, name: price})
+    assert error.value.param == name
 
 
 def test_cost() -> None:
