@@ -152,7 +152,9 @@ _ELSEWHERE = {
 
 
 # Names of SGLang that have no counterpart, and what to write.
-_INSTEAD = {"ServerArgs": "give its fields to Runtime(...) as arguments; Engine(model, ...) has its own"}
+_INSTEAD = {
+    "ServerArgs": "give its fields to Runtime(...) as arguments; Engine(model, ...) has its own"
+}
 
 
 def __getattr__(name: str) -> Any:
