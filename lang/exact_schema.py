@@ -7,7 +7,6 @@ can be said exactly is said here; what can't is refused.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -18,10 +17,12 @@ from stolon.lang.not_exact import (
     refuse_bounds,
     refuse_count,
     refuse_equal,
+    refuse_flags,
     refuse_paths,
     refuse_unseen,
     refuse_values,
 )
+from stolon.lang.shared_text import shared_text
 
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^([^\s\x85]([\s\S]*[^\s\x85])?)?$"
@@ -96,10 +97,14 @@ class ExactSchema(GenerateJsonSchema):
         return getattr(self._config, name, None)
 
     def str_schema(self, schema: Any) -> dict[str, Any]:
+        refuse_flags(schema)
         made: dict[str, Any] = super().str_schema(schema)
+        more = shared_text(made.get("pattern", ""))
         if schema.get("strip_whitespace", self._setting("str_strip_whitespace")):
             # Lengths and patterns are of what is left; of such text all is.
-            made["allOf"] = [{"pattern": _STRIPPED}]
+            more.append(_STRIPPED)
+        if more:
+            made["allOf"] = [{"pattern": pattern} for pattern in more]
         return made
 
     def bytes_schema(self, schema: Any) -> dict[str, Any]:
@@ -112,11 +117,11 @@ class ExactSchema(GenerateJsonSchema):
 
     def float_schema(self, schema: Any) -> dict[str, Any]:
         made: dict[str, Any] = super().float_schema(schema)
-        if schema.get("allow_inf_nan", self._setting("allow_inf_nan")) is False:
-            if "exclusiveMinimum" not in made:
-                made.setdefault("minimum", -_LARGEST)
-            if "exclusiveMaximum" not in made:
-                made.setdefault("maximum", _LARGEST)
+        finite = schema.get("allow_inf_nan", self._setting("allow_inf_nan")) is False
+        if finite and "multipleOf" not in made:  # such a number has no exponent anyway
+            for bound, value in (("Minimum", -_LARGEST), ("Maximum", _LARGEST)):
+                if f"exclusive{bound}" not in made:
+                    made.setdefault(bound.lower(), value)
         return made
 
     def set_schema(self, schema: Any) -> dict[str, Any]:
@@ -130,14 +135,11 @@ class ExactSchema(GenerateJsonSchema):
             refuse_equal(self._alternatives(made.get("items", {})))
         return made
 
-    def _alternatives(self, schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _alternatives(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
         while "$ref" in schema:
             schema = self.get_schema_from_definitions(schema["$ref"]) or {}
         inside = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-        if not inside:
-            yield schema
-        for one in inside:
-            yield from self._alternatives(one)
+        return [found for one in inside for found in self._alternatives(one)] or [schema]
 
     def url_schema(self, schema: Any) -> dict[str, Any]:
         raise NotExact("a URL", "take it as a str with a pattern")

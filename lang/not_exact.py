@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -58,6 +59,12 @@ def refuse_paths(schema: Mapping[str, Any]) -> None:
         raise NotExact(
             "a field with an AliasPath", "give it a name, as the alias or one of its AliasChoices"
         )
+
+
+def refuse_flags(schema: Mapping[str, Any]) -> None:
+    """Refuse a compiled pattern that takes less than its text does."""
+    if getattr(schema.get("pattern"), "flags", 0) & (re.IGNORECASE | re.VERBOSE):
+        raise NotExact("a pattern with flags", "write out what they stand for")
 
 
 def refuse_equal(items: Iterable[Mapping[str, Any]]) -> None:
