@@ -7,11 +7,26 @@ can be said exactly is said here; what can't is refused.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from stolon.lang.not_exact import (
+    BOUNDS,
+    NotExact,
+    refuse_bounds,
+    refuse_count,
+    refuse_equal,
+    refuse_flags,
+    refuse_paths,
+    refuse_unseen,
+    refuse_values,
+)
+from stolon.lang.shared_text import shared_text
+
+_ASCII = r"^[\x00-\x7f]*$"
+_STRIPPED = r"^([^\s\x85]([\s\S]*[^\s\x85])?)?$"
+_LARGEST = 1e308  # what is nearer to the largest float is not worth the digits
 _WHOLE = "(0|[1-9][0-9]*)"
 _NUMBER = r"[0-9]{1,15}(\.[0-9]{1,15})?(e[-+][0-9]{1,2})?"
 _CLOCK = (
@@ -24,7 +39,6 @@ _KEYS = {
     "number": rf"^-?{_WHOLE}(\.[0-9]+)?$",
     "boolean": "^(true|false)$",
 }
-_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "now_op", "tz_constraint")
 # Those that the grammar enforces and every text of which pydantic reads, and those that hold any string.
 _FORMATS = frozenset(
     {
@@ -41,17 +55,6 @@ _FORMATS = frozenset(
         "uuid",
     }
 )
-# Functions of pydantic that refuse nothing which their schema takes, or that leave it to the schema inside.
-_OWN_VALIDATORS = frozenset({"<lambda>", "defaultdict_validator", "path_validator", "wrap_val"})
-
-
-class NotExact(Exception):
-    """A type is wider in JSON than in Python. The arguments are what it is, and a hint."""
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.hint = hint
 
 
 class ExactSchema(GenerateJsonSchema):
@@ -60,20 +63,83 @@ class ExactSchema(GenerateJsonSchema):
     def generate_inner(self, schema: Any) -> dict[str, Any]:
         made: dict[str, Any] = super().generate_inner(schema)
         if schema["type"] == "function-plain":  # pydantic's describe themselves
-            _refuse_unseen(schema, made)
+            refuse_unseen(schema, made)
         name = made.get("format")
         if made.get("type") == "string" and name not in (None, *_FORMATS):
             raise NotExact(f"text of the format {name!r}", "take it as a str with a pattern")
         return made
 
     def function_before_schema(self, schema: Any) -> dict[str, Any]:
-        return _refuse_unseen(schema, super().function_before_schema(schema))
+        return refuse_unseen(schema, super().function_before_schema(schema))
 
     def function_after_schema(self, schema: Any) -> dict[str, Any]:
-        return _refuse_unseen(schema, super().function_after_schema(schema))
+        return refuse_unseen(schema, super().function_after_schema(schema))
 
     def function_wrap_schema(self, schema: Any) -> dict[str, Any]:
-        return _refuse_unseen(schema, super().function_wrap_schema(schema))
+        return refuse_unseen(schema, super().function_wrap_schema(schema))
+
+    def model_field_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_field(schema, super().model_field_schema(schema))
+
+    def dataclass_field_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_field(schema, super().dataclass_field_schema(schema))
+
+    def typed_dict_field_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_field(schema, super().typed_dict_field_schema(schema))
+
+    def _exact_field(self, schema: Any, made: dict[str, Any]) -> dict[str, Any]:
+        if not (self._setting("validate_by_name") or self._setting("populate_by_name")):
+            refuse_paths(schema)
+        return made
+
+    def _setting(self, name: str) -> Any:
+        """A setting of the model around; None in versions of pydantic that don't have it."""
+        return getattr(self._config, name, None)
+
+    def str_schema(self, schema: Any) -> dict[str, Any]:
+        refuse_flags(schema)
+        made: dict[str, Any] = super().str_schema(schema)
+        more = shared_text(made.get("pattern", ""))
+        if schema.get("strip_whitespace", self._setting("str_strip_whitespace")):
+            # Lengths and patterns are of what is left; of such text all is.
+            more.append(_STRIPPED)
+        if more:
+            made["allOf"] = [{"pattern": pattern} for pattern in more]
+        return made
+
+    def bytes_schema(self, schema: Any) -> dict[str, Any]:
+        if self._setting("val_json_bytes") not in (None, "utf8"):
+            raise NotExact("bytes in base64 or hex", "take them as UTF-8, or a str with a pattern")
+        made: dict[str, Any] = super().bytes_schema(schema)
+        if "maxLength" in made or "minLength" in made:
+            made["pattern"] = _ASCII  # lengths are of bytes here, and of characters there
+        return made
+
+    def float_schema(self, schema: Any) -> dict[str, Any]:
+        made: dict[str, Any] = super().float_schema(schema)
+        finite = schema.get("allow_inf_nan", self._setting("allow_inf_nan")) is False
+        if finite and "multipleOf" not in made:  # such a number has no exponent anyway
+            for bound, value in (("Minimum", -_LARGEST), ("Maximum", _LARGEST)):
+                if f"exclusive{bound}" not in made:
+                    made.setdefault(bound.lower(), value)
+        return made
+
+    def set_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_members(super().set_schema(schema))
+
+    def frozenset_schema(self, schema: Any) -> dict[str, Any]:
+        return self._exact_members(super().frozenset_schema(schema))
+
+    def _exact_members(self, made: dict[str, Any]) -> dict[str, Any]:
+        if made.get("minItems", 0) > 1:
+            refuse_equal(self._alternatives(made.get("items", {})))
+        return made
+
+    def _alternatives(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
+        while "$ref" in schema:
+            schema = self.get_schema_from_definitions(schema["$ref"]) or {}
+        inside = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+        return [found for one in inside for found in self._alternatives(one)] or [schema]
 
     def url_schema(self, schema: Any) -> dict[str, Any]:
         raise NotExact("a URL", "take it as a str with a pattern")
@@ -88,7 +154,7 @@ class ExactSchema(GenerateJsonSchema):
 
     def decimal_schema(self, schema: Any) -> dict[str, Any]:
         digits, places = schema.get("max_digits"), schema.get("decimal_places")
-        bounds = {name for name in _BOUNDS if schema.get(name) is not None}
+        bounds = {name for name in BOUNDS if schema.get(name) is not None}
         if bounds - {"ge"} or schema.get("ge", 0) != 0:
             raise NotExact("a Decimal with bounds", "bound a float, or an int of the smallest unit")
         if digits is not None and (places is None or places >= digits):
@@ -109,28 +175,28 @@ class ExactSchema(GenerateJsonSchema):
         return {"type": "string", "pattern": f"^-?{_NUMBER}[-+]{_NUMBER}j$"}
 
     def timedelta_schema(self, schema: Any) -> dict[str, Any]:
-        _refuse_bounds("timedelta", schema)
+        refuse_bounds("timedelta", schema)
         return {"type": "string", "pattern": _DURATION}
 
     def date_schema(self, schema: Any) -> dict[str, Any]:
-        _refuse_bounds("date", schema)
+        refuse_bounds("date", schema)
         return super().date_schema(schema)
 
     def datetime_schema(self, schema: Any) -> dict[str, Any]:
-        _refuse_bounds("datetime", schema)
+        refuse_bounds("datetime", schema)
         return super().datetime_schema(schema)
 
     def time_schema(self, schema: Any) -> dict[str, Any]:
-        _refuse_bounds("time", schema)
+        refuse_bounds("time", schema)
         return super().time_schema(schema)
 
     def enum_schema(self, schema: Any) -> dict[str, Any]:
-        _refuse_values("an Enum", (member.value for member in schema["members"]))
+        refuse_values("an Enum", (member.value for member in schema["members"]))
         return super().enum_schema(schema)
 
     def literal_schema(self, schema: Any) -> dict[str, Any]:
         values = (v.value if isinstance(v, enum.Enum) else v for v in schema["expected"])
-        _refuse_values("a Literal", values)
+        refuse_values("a Literal", values)
         return super().literal_schema(schema)
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:
@@ -148,6 +214,7 @@ class ExactSchema(GenerateJsonSchema):
     def _exact_keys(self, schema: Any, made: dict[str, Any]) -> dict[str, Any]:
         """What pydantic made of a kind of dict, without keys that are not in their type."""
         if "patternProperties" in made:
+            refuse_count(made)
             # Keys that do not match it stay free otherwise, and so do their values.
             made["additionalProperties"] = False
             return made
@@ -166,6 +233,7 @@ class ExactSchema(GenerateJsonSchema):
             raise NotExact(
                 "a dict with such keys", "keys are str, int, float, bool or names of an Enum"
             )
+        refuse_count(made)
         made["patternProperties"] = {_KEYS[kind]: made.pop("additionalProperties", True)}
         made["additionalProperties"] = False
         return made
@@ -178,35 +246,3 @@ class ExactSchema(GenerateJsonSchema):
 
     def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
         raise NotExact("a class", "take a Literal of names")
-
-
-def _refuse_bounds(kind: str, schema: Mapping[str, Any]) -> None:
-    if any(schema.get(name) is not None for name in _BOUNDS):
-        raise NotExact(f"a {kind} with bounds", "take it without, and check the value")
-
-
-def _refuse_values(kind: str, values: Iterable[Any]) -> None:
-    for value in values:
-        if not isinstance(value, str | int | float | None):
-            raise NotExact(
-                f"{kind} of {type(value).__name__}", "values are str, int, float, bool or None"
-            )
-
-
-def _refuse_unseen(schema: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a check of pydantic's own that its schema does not show. A program's checks are its own."""
-    function = schema["function"]["function"]
-    function = getattr(function, "func", function)
-    name = getattr(function, "__name__", "")
-    module = getattr(function, "__module__", None) or ""
-    if module.partition(".")[0] != "pydantic" or name in _OWN_VALIDATORS:
-        return made
-    kind = made.get("type")
-    sized = kind in ("array", "object") or (kind == "string" and "pattern" not in made)
-    sized &= made.get("format") in (None, "password") and "enum" not in made
-    if name not in ("min_length_validator", "max_length_validator") or not sized:
-        raise NotExact(
-            "a value that only Python can check",
-            "put bounds on numbers, texts and lists themselves, or take a str with a pattern",
-        )
-    return made

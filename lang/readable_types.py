@@ -14,7 +14,7 @@ import types
 import typing
 from typing import Any
 
-from stolon.lang.exact_schema import NotExact
+from stolon.lang.not_exact import NotExact
 
 _NATIVE = sys.version_info >= (3, 12)
 
@@ -72,7 +72,9 @@ def _typed_dict(kind: Any, made: dict[Any, Any]) -> Any:
         made[kind] = kind  # what refers to itself ends here, and pydantic says so
         hints = get_type_hints(kind, include_extras=True)
         fields = {name: _field(kind, name, _readable(hint, made)) for name, hint in hints.items()}
-        made[kind] = TypedDict(kind.__name__, fields)  # type: ignore[operator]
+        new = made[kind] = TypedDict(kind.__name__, fields)  # type: ignore[operator]
+        if hasattr(kind, "__pydantic_config__"):
+            new.__pydantic_config__ = kind.__pydantic_config__
     return made[kind]
 
 

@@ -70,7 +70,7 @@ def schema_type(schema: Any, *, param: str) -> tuple[GrammarSpec, Decoder]:
     """
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
+            schema = json.loads(schema, object_pairs_hook=_members)
         except ValueError as error:
             raise InvalidRequest(f"{param} is not valid JSON: {error}", param=param) from None
     if isinstance(schema, dict | bool):
@@ -90,7 +90,8 @@ def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
     # schemas pay.
     from pydantic import TypeAdapter
 
-    from stolon.lang.exact_schema import ExactSchema, NotExact
+    from stolon.lang.exact_schema import ExactSchema
+    from stolon.lang.not_exact import NotExact
     from stolon.lang.readable_types import readable
 
     label = getattr(kind, "__name__", None) or str(kind)
@@ -171,6 +172,15 @@ def _closed(schema: Any) -> Any:
     if closed.get("type") == "object" and isinstance(closed.get("properties"), dict):
         closed.setdefault("additionalProperties", False)
     return closed
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice in one object")
+    return members
 
 
 def _grammar(schema: dict[str, Any] | bool, param: str) -> GrammarSpec:

@@ -36,6 +36,9 @@ MAX_UNDER_WAY = 1_024
 MAX_RUNNING = 4_096
 """Upper bound of the option max_running; each running sequence has a row of `context_length` slot numbers."""
 
+LEAST_TOKENS = 16
+"""Lower bound of the options kv_tokens and context_length: in fewer no request has room."""
+
 
 class Engine:
     """A model served in this process. Implements EngineClient; use it as a context manager or `close` it.
@@ -47,8 +50,10 @@ class Engine:
         kernels: op table that computes: ``native`` (C++; ``native:avx2`` or ``native:portable`` for less
             than the best instructions), ``torch_cpu`` or ``reference``. Default what `dtype` says, native
             where it was built.
-        kv_tokens: size of the KV cache in tokens; default about 1 GiB, at most twice the context.
-        context_length: longest sequence accepted; default the model's own, as far as the cache allows.
+        kv_tokens: size of the KV cache in tokens, at least 16; default about 1 GiB, at
+            most twice the context.
+        context_length: longest sequence accepted, at least 16; default the model's own, as far as the
+            cache allows.
         max_running: most sequences in one step; more wait.
         step_tokens: most tokens computed in one step; longer prompts are prefilled in chunks.
         threads: CPU threads for the arithmetic; default one for each usable physical core. If given, torch
@@ -79,16 +84,17 @@ class Engine:
             raise InvalidRequest(
                 f"model must be a name or a path, not {type(model).__name__}", param="model"
             )
-        for name, value, most in (
-            ("kv_tokens", kv_tokens, 2**40),
-            ("context_length", context_length, 2**31),
-            ("max_running", max_running, MAX_RUNNING),
-            ("step_tokens", step_tokens, 2**20),
-            ("threads", threads, 1024),
+        for name, value, least, most in (
+            ("kv_tokens", kv_tokens, LEAST_TOKENS, 2**40),
+            ("context_length", context_length, LEAST_TOKENS, 2**31),
+            ("max_running", max_running, 1, MAX_RUNNING),
+            ("step_tokens", step_tokens, 1, 2**20),
+            ("threads", threads, 1, 1024),
         ):
-            if value is not None and (type(value) is not int or not 1 <= value <= most):
+            if value is not None and (type(value) is not int or not least <= value <= most):
                 raise InvalidRequest(
-                    f"{name} must be an integer between 1 and {most}, not {value!r}", param=name
+                    f"{name} must be an integer between {least} and {most}, not {value!r}",
+                    param=name,
                 )
         if speculation not in ("auto", "off"):
             raise InvalidRequest(

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from stolon.commands import COMMANDS
+from stolon.commands import COMMANDS, run
 from stolon.errors import Aborted, Overloaded, StolonError
 
 EXIT_FAILURE = 1
@@ -23,7 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 is success, 2 a mistake of the caller, 130 an interruption, 141 a reader that went away, and 1
     everything else. Errors and interruptions are one line on stderr, with ``--debug`` a traceback.
     """
-    args = build_parser().parse_args(argv)
+    given, rest = _split(list(sys.argv[1:] if argv is None else argv))
+    args = build_parser().parse_args(given)
+    if rest:
+        args.rest = [*args.rest, *rest]
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -68,6 +71,14 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_arguments(sub)
         sub.set_defaults(run=command.run)
     return parser
+
+
+def _split(given: list[str]) -> tuple[list[str], list[str]]:
+    """Arguments of `stolon run`, and those of its file: argparse takes the latter only next to FILE."""
+    if given[:1] != [run.NAME] or "--" not in given:
+        return given, []
+    at = given.index("--")
+    return given[:at], given[at + 1 :]
 
 
 class _Version(argparse.Action):

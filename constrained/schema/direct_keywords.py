@@ -38,7 +38,8 @@ def is_direct(schema: dict[str, Any]) -> bool:
         _says_nothing(keyword, schema) for keyword in _REWRITTEN & schema.keys()
     ):
         return False
-    if schema.get("minProperties", 0) > 1 and schema.get("additionalProperties") is not False:
+    unnamed = _is_open(schema) or bool(schema.get("patternProperties"))
+    if schema.get("minProperties", 0) > 1 and unnamed:
         return False  # a name that comes twice would be counted twice
     name = schema.get("format")
     if name in STANDARD_FORMATS and name not in ENFORCED_FORMATS and _allows_strings(schema):

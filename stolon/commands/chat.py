@@ -55,23 +55,26 @@ def run(args: argparse.Namespace) -> int:
                 # One byte that is not text, or one character that the terminal lacks, ends nothing.
                 stream.reconfigure(errors="replace")
         talk = Conversation(engine, system=args.system)
+        code = 0
         if sys.stdin.isatty():
             print(f"{engine.info.name}, {engine.info.context_length} tokens. {_COMMANDS}")
         while True:
             try:
                 line = input("> " if sys.stdin.isatty() else "").strip()
             except EOFError:
-                return 0
+                return code
             if not line:
                 continue
             if line == "/quit":
-                return 0
+                return code
             if line.startswith("/"):
                 talk = _command(line, engine, talk)
                 continue
             try:
                 talk.answer(line, sampling)
             except ContextLengthExceeded as error:
+                if not sys.stdin.isatty():
+                    code = 1  # nobody sees that a message has no answer
                 if not talk.tokens:
                     _say(error.message)
                     continue

@@ -21,8 +21,12 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     """The options that size an engine; all of them have defaults that fit the machine."""
     parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"))
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads")
-    parser.add_argument("--context-length", type=positive, metavar="N", help="longest sequence")
-    parser.add_argument("--kv-tokens", type=positive, metavar="N", help="tokens the cache holds")
+    parser.add_argument(
+        "--context-length", type=positive, metavar="N", help="longest sequence (16 or more)"
+    )
+    parser.add_argument(
+        "--kv-tokens", type=positive, metavar="N", help="tokens the cache holds (16 or more)"
+    )
     parser.add_argument("--max-running", type=positive, metavar="N", help="sequences in one step")
     parser.add_argument(
         "--speculation",

@@ -18,7 +18,8 @@ def run(args: argparse.Namespace) -> int:
 
     name: str = args.model
     named = name.startswith("hf:") or any(entry.name == name for entry in list_models())
-    path = pull(name) if named or not Path(name).expanduser().exists() else Path(name)
+    is_path = bool(name) and not named and Path(name).expanduser().exists()
+    path = Path(name) if is_path else pull(name)
     # Opening reads and checks the headers: a file that can't be used is reported here, not later.
     open_model(path).close()
     print(path)

@@ -40,7 +40,9 @@ _EXAMPLES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a Python file; the name sl is stolon in it")
-    parser.add_argument("rest", nargs="*", metavar="ARG", help="after --: the file's sys.argv")
+    parser.add_argument(
+        "rest", nargs="*", default=[], metavar="ARG", help="after --: the file's sys.argv"
+    )
     add_model(parser, default=None)
     group = parser.add_argument_group("a file that only defines one @function")
     group.add_argument(
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         for option, given in (
             ("--arg", bool(args.arg)),
             ("--seed", args.seed is not None),
-            ("--trace", args.trace is not None),
+            ("--trace" if args.trace else "--no-trace", args.trace is not None),
         ):
             if given:
                 raise InvalidRequest(
@@ -76,6 +78,12 @@ def run(args: argparse.Namespace) -> int:
                     where=args.file,
                     hint="this file has code of its own; pass its arguments after --",
                 )
+    elif args.rest:
+        raise InvalidRequest(
+            f"the argument {args.rest[0]!r} is for a file with code of its own",
+            where=args.file,
+            hint="this file only defines; pass what its @function takes as --arg NAME=VALUE",
+        )
     import stolon
 
     if args.model is not None:

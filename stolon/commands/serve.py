@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
 
 from stolon.commands.options import add_engine, add_model, positive
 
@@ -42,34 +47,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     import os
-    import signal
     from dataclasses import replace
 
     from stolon.srt.server import ServerLimits
     from stolon.srt.server.engine_process import watch_parent
     from stolon.srt.server.launch import serve
 
-    if args.stop_at_eof:
-        watch_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
     limits = ServerLimits()
     if args.max_queued is not None:
         limits = replace(limits, max_queued=args.max_queued)
-    serve(
-        args.model,
-        host=args.host,
-        port=args.port,
-        served_name=args.served_name,
-        api_key=_api_key(args),
-        insecure=args.insecure,
-        limits=limits,
-        dtype=args.dtype,
-        kv_tokens=args.kv_tokens,
-        max_running=args.max_running,
-        threads=args.threads,
-        context_length=args.context_length,
-        speculation=args.speculation,
-    )
+    with _ended_by_sigterm():
+        if args.stop_at_eof:
+            watch_parent(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        serve(
+            args.model,
+            host=args.host,
+            port=args.port,
+            served_name=args.served_name,
+            api_key=_api_key(args),
+            insecure=args.insecure,
+            limits=limits,
+            dtype=args.dtype,
+            kv_tokens=args.kv_tokens,
+            max_running=args.max_running,
+            threads=args.threads,
+            context_length=args.context_length,
+            speculation=args.speculation,
+        )
     return 0
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While the model loads SIGTERM is an orderly end, too; `serve` itself takes it from then on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _api_key(args: argparse.Namespace) -> str | None:

@@ -194,6 +194,16 @@ def test_instances_are_judged_as_by_jsonschema(schema: Any) -> None:
         ({"type": "string", "pattern": "a(?=b)"}, "/pattern", "look-around"),
         ({"patternProperties": {"(a)\\1": {}}}, "/patternProperties/(a)\\1", "back-reference"),
         ({"type": "object", "minProperties": 2}, "/minProperties", "minProperties"),
+        (
+            {
+                "type": "object",
+                "patternProperties": {"^[ab]$": INT},
+                "additionalProperties": False,
+                "minProperties": 2,
+            },
+            "/minProperties",
+            "minProperties",
+        ),
         ({"properties": {"a": 5}}, "/properties/a", "schema must be"),
         ([], "/", "schema must be"),
         ({"$ref": "#"}, "/$ref", "circle"),

@@ -74,6 +74,16 @@ def test_named_files_exist(page):
         assert (ROOT / name.rstrip(".")).exists(), name
 
 
+def test_the_readme_says_what_the_examples_need():
+    table = re.findall(r"^\| (`\w+`.*?) \| (.+?) \|$", (ROOT / "README.md").read_text(), re.M)
+    shown = {name: says for names, says in table for name in re.findall(r"`(\w+)`", names)}
+    for path in (ROOT / "examples").glob("[a-z]*.py"):
+        options = re.findall(r'add_argument\("[a-z](.*)\)', path.read_text(encoding="utf-8"))
+        needed = [option for option in options if 'nargs="?"' not in option]
+        takes = re.search("takes `(.+?)`", shown[path.stem])
+        assert len(takes[1].split() if takes else []) == len(needed), path.stem
+
+
 def test_the_limits_of_the_readme_are_those_of_the_code():
     from stolon.constrained.schema.numbers import MAX_REMAINDERS
     from stolon.srt.messages.sampling import _RANGES, MAX_BIAS

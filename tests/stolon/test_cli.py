@@ -231,6 +231,8 @@ def test_models(monkeypatch, tmp_path, capsys):
 def test_pull_of_what_is_not_there(capsys):
     assert cli.main(["pull", "smollm"]) == 2
     assert "did you mean 'smollm2-135m'?" in capsys.readouterr().err
+    assert cli.main(["pull", ""]) == 2
+    assert "there is no model ''" in capsys.readouterr().err
 
 
 def test_pull_checks_a_path(tmp_path, capsys):
@@ -259,6 +261,27 @@ def test_serve_passes_options(monkeypatch, tmp_path):
     assert (kwargs["port"], kwargs["threads"], kwargs["api_key"]) == (0, 2, "secret")
     assert kwargs["limits"].max_queued == 3
     assert cli.main(["serve", *options, "--api-key", "k"]) == 2
+
+
+def test_serve_stops_in_order_when_its_input_ends_before_it_serves():
+    code = (
+        "import time\n"
+        "from stolon import cli\n"
+        "from stolon.srt.server import launch\n"
+        "launch.serve = lambda *_, **__: time.sleep(30)\n"
+        "cli.main(['serve', '--stop-at-eof'])\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("option", ["kv_tokens", "context_length"])
+def test_an_engine_with_room_for_no_request_is_refused(option):
+    with pytest.raises(InvalidRequest, match=f"{option} must be an integer between 16 and"):
+        stolon.Engine("none", **{option: 15})
+    with pytest.raises(ModelNotFound):
+        stolon.Engine("none", **{option: 16})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -341,8 +364,21 @@ def test_run_a_script(engine, tmp_path, capsys):
     assert cli.main(["run", str(file), "--", "--x", "1"]) == 0
     assert capsys.readouterr().out == "['--x', '1'] blue\n"
     assert "beside" not in sys.path
-    assert cli.main(["run", str(file), "--seed", "1"]) == 2
-    assert "--seed is for a file that only defines" in capsys.readouterr().err
+    assert cli.main(["run", str(file), "a", "--", "b", "--", "c"]) == 0
+    assert capsys.readouterr().out == "['a', 'b', '--', 'c'] blue\n"
+    for option in (["--seed", "1"], ["--trace"], ["--no-trace"], ["--arg", "a=1"]):
+        assert cli.main(["run", str(file), *option, "--", "--x"]) == 2
+        assert f"{option[0]} is for a file that only defines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rest", [["extra"], ["--", "extra"], ["--arg", "thing=a", "--", "extra"]])
+def test_arguments_of_a_file_that_reads_none_are_refused(engine, tmp_path, capsys, rest):
+    file = tmp_path / "p.py"
+    file.write_text(PROGRAM)
+    assert cli.main(["run", str(file), *rest]) == 2
+    err = capsys.readouterr().err
+    assert "the argument 'extra' is for a file with code of its own" in err
+    assert "--arg NAME=VALUE" in err
 
 
 @pytest.mark.parametrize(
@@ -402,6 +438,9 @@ def test_an_error_of_stolon_stays_one_line(engine, tmp_path, capsys):
 
 
 def test_run_without_a_file(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["run"])
+    assert capsys.readouterr().err.endswith("are required: FILE\n")
     assert cli.main(["run", str(tmp_path / "none.py")]) == 2
     assert "can't be read" in capsys.readouterr().err
 
@@ -475,7 +514,7 @@ def test_chat_survives_bytes_that_are_no_text(engine, monkeypatch, capsys):
 
 def test_chat_says_that_the_context_is_full(engine, monkeypatch, capsys):
     engine.default = ContextLengthExceeded("the prompt has 99 tokens")
-    assert chatting(monkeypatch, engine, b"long\n") == 0
+    assert chatting(monkeypatch, engine, b"long\n") == 1
     assert capsys.readouterr().err == "stolon: the prompt has 99 tokens\n"
     engine.answers = {}
     engine.default = "fine"
@@ -493,7 +532,7 @@ def test_chat_without_room_for_a_message(engine, monkeypatch, capsys):
         return "fine"
 
     engine.default = answer
-    assert chatting(monkeypatch, engine, b"Hello\nmore\n/reset\nHello\n") == 0
+    assert chatting(monkeypatch, engine, b"Hello\nmore\n/reset\nHello\n/quit\n") == 1
     out, err = capsys.readouterr()
     assert out == "fine\nfine\n"
     assert err.count("\n") == 1
