@@ -1,16 +1,14 @@
-"""EBNF and Lark grammars: translation, and the refusal of what would not be enforced."""
+"""Lark grammars: the refusal of what would not be enforced."""
 
 from __future__ import annotations
 
 import json
 import re
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from stolon.constrained.audit import audit_schema
 from stolon.errors import GrammarError
 
-__all__ = ["check_lark", "gbnf_to_lark"]
+__all__ = ["check_lark"]
 
 _ATTRIBUTES = frozenset({"lazy", "suffix"})
 _SCAN = re.compile(
@@ -24,33 +22,6 @@ _SCAN = re.compile(
     | .""",
     re.DOTALL | re.VERBOSE,
 )
-
-
-_GBNF_RULE = re.compile(
-    r"""  "(?:[^"\\]|\\.)*" | \[(?:[^\]\\]|\\.)*\] | \#[^\n]*
-    | (?P<rule>[\w-]+)\s*::=""",
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def gbnf_to_lark(text: str) -> str:
-    """GBNF (llama.cpp's EBNF, start rule ``root``) as Lark. Raises GrammarError."""
-    rules: set[str] = set()
-    for found in _GBNF_RULE.finditer(text):
-        rule = found["rule"]
-        if rule in rules:
-            # The translation would drop the first one.
-            where = f"offset {found.start()}"
-            raise GrammarError(f"the EBNF defines the rule {rule!r} twice", where=where)
-        if rule:
-            rules.add(rule)
-    try:
-        lark: str = any_to_lark(text)
-    except RecursionError:
-        raise GrammarError("the EBNF is nested too deeply") from None
-    except Exception as error:
-        raise GrammarError(f"the EBNF can't be parsed: {str(error)[:300]}") from None
-    return lark
 
 
 def check_lark(text: str) -> str:
