@@ -37,6 +37,8 @@ from stolon.errors import GrammarError, UnsatisfiableGrammar
 __all__ = ["Compiled", "compile_here", "from_source"]
 
 _TOO_MUCH = re.compile(r"fuel exhausted|too (?:large|big|many)|limit|exceed", re.IGNORECASE)
+_PLACE = re.compile(r"(?:at )?([0-9]+)\(([0-9]+)\): ")
+_IN_JSON = re.compile(" at line [0-9]+ column [0-9]+$")
 _TOO_PRECISE = re.compile(r"Value for '(\w+)' has too many digits")
 
 
@@ -205,4 +207,12 @@ def _refusal(spec: GrammarSpec, message: str) -> GrammarError:
         (line[len("error: ") :] for line in message.splitlines() if line.startswith("error: ")),
         first_line(message),
     )
-    return GrammarError(f"the {spec.kind} is refused: {reason}")
+    place = _PLACE.match(message)
+    if place and reason.startswith(place.group()):
+        reason = reason[place.end() :]
+    where = None
+    if place and spec.kind == "lark":  # else it is a place in what became of the text
+        where = f"line {place[1]}"
+        if check_lark(spec.text) == spec.text:
+            where += f", column {place[2]}"
+    return GrammarError(f"the {spec.kind} is refused: {_IN_JSON.sub('', reason)}", where=where)

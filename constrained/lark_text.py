@@ -24,12 +24,17 @@ _SCAN = re.compile(
 )
 
 
+_ESCAPE = re.compile(r"\\(?:0(?P<octal>[0-9]?)|.)", re.DOTALL)
+
+
 def check_lark(text: str) -> str:
-    """The grammar, its JSON schemas in exact form.
+    """The grammar, its JSON schemas in exact form, and ``\\0`` of its regexes as llguidance writes it.
+
+    What is replaced keeps its lines, so that llguidance's refusals have those of `text`.
 
     Raises:
         GrammarError: for special tokens, references to other grammars, options that are not
-            honoured, and schemas that llguidance does not enforce.
+            honoured, octal escapes, and schemas that llguidance does not enforce.
     """
     at = copied = 0
     pieces: list[str] = []
@@ -57,7 +62,19 @@ def check_lark(text: str) -> str:
                 pieces += [text[copied:at], exact]
                 copied = end
             at = end
+        elif kind == "regex" and "\\0" in found.group():
+            pieces += [text[copied : found.start()], _nul_escapes(found.group(), where)]
+            copied = at
     return "".join((*pieces, text[copied:]))
+
+
+def _nul_escapes(regex: str, where: str) -> str:
+    def exact(found: re.Match[str]) -> str:
+        if found["octal"]:
+            raise GrammarError("a regex uses an octal escape", where=where, hint=r"write \xHH")
+        return found.group() if found["octal"] is None else r"\x00"
+
+    return _ESCAPE.sub(exact, regex)
 
 
 def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, int]:
@@ -66,6 +83,7 @@ def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, i
         return None, at
     if name not in ("%json", "%llguidance"):
         raise GrammarError(f"the directive {name} is not supported", where=where)
+    begin = at
     while at < len(text) and text[at].isspace():
         at += 1
     try:
@@ -73,7 +91,9 @@ def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, i
     except (ValueError, RecursionError):
         raise GrammarError(f"{name} must be followed by JSON", where=where) from None
     if name == "%json":
-        return f" {json.dumps(audit_schema(text[at:end]))}", end
+        exact = json.dumps(audit_schema(text[at:end]))
+        lines = "\n" * text.count("\n", begin, end)
+        return f" {lines}{exact}", end
     if value != {}:
         raise GrammarError("%llguidance options are not supported", where=where)
     return None, end
