@@ -6,7 +6,16 @@ import json
 from collections.abc import Iterable
 
 from stolon.constrained.choices import lark_string
-from stolon.constrained.ebnf_parser import Expression, Options, Ref, Row, Times, parse_ebnf
+from stolon.constrained.ebnf_parser import (
+    Expression,
+    Options,
+    Ref,
+    Row,
+    Terminal,
+    Times,
+    parse_ebnf,
+)
+from stolon.constrained.ebnf_terminals import leaves, with_terminals
 from stolon.constrained.regex_ast import Chars
 from stolon.constrained.regex_build import intersect, union
 from stolon.constrained.regex_print import to_rust
@@ -28,40 +37,12 @@ def ebnf_source(text: str) -> str:
     Raises:
         GrammarError: it can't be read, or has too many alternatives at one place.
     """
-    rules = parse_ebnf(text)
-    reached = ["root"]
-    names = {"root": "start"}
-    for name in reached:  # grows
-        for ref in _refs(rules[name]):
-            if ref not in names:
-                names[ref] = f"r{len(names)}"
-                reached.append(ref)
-    expressions = {name: _factored(rules[name]) for name in reached}
+    rules = with_terminals(parse_ebnf(text))
+    names = {name: f"r{i}" if i else "start" for i, name in enumerate(rules)}
+    expressions = {name: _factored(rule) for name, rule in rules.items()}
     printer = _Printer(names, _hidden(expressions.values()))
-    rules = {names[name]: expression for name, expression in expressions.items()}
-    return json.dumps({"grammars": [{"lark_grammar": printer.lark(rules)}]})
-
-
-def _inner(expression: Expression) -> tuple[Expression, ...]:
-    if isinstance(expression, Row):
-        return expression.parts
-    if isinstance(expression, Options):
-        return expression.options
-    return (expression.item,) if isinstance(expression, Times) else ()
-
-
-def _leaves(root: Expression) -> Iterable[str | Chars | Ref]:
-    todo = [root]
-    while todo:
-        expression = todo.pop()
-        if isinstance(expression, str | Chars | Ref):
-            yield expression
-        else:
-            todo.extend(_inner(expression))
-
-
-def _refs(expression: Expression) -> list[str]:
-    return [leaf.name for leaf in _leaves(expression) if isinstance(leaf, Ref)]
+    renamed = {names[name]: expression for name, expression in expressions.items()}
+    return json.dumps({"grammars": [{"lark_grammar": printer.lark(renamed)}]})
 
 
 def _hidden(expressions: Iterable[Expression]) -> set[str]:
@@ -70,9 +51,9 @@ def _hidden(expressions: Iterable[Expression]) -> set[str]:
     llguidance takes the longest terminal, and the grammar has to go on from its end: where "ab" may
     stand, "a" then "b" can't be read. Terminals of which none begins another leave it no choice.
     """
-    leaves = [leaf for expression in expressions for leaf in _leaves(expression)]
-    texts = {leaf for leaf in leaves if isinstance(leaf, str)}
-    classes = union(*(leaf.ranges for leaf in leaves if isinstance(leaf, Chars)))
+    every = [leaf for expression in expressions for leaf in leaves(expression)]
+    texts = {leaf for leaf in every if isinstance(leaf, str)}
+    classes = union(*(leaf.ranges for leaf in every if isinstance(leaf, Chars)))
     lengths = sorted({len(text) for text in texts})
     by_first: dict[str, list[str]] = {}
     for text in texts:
@@ -116,6 +97,8 @@ class _Printer:
             return _group(" ".join(map(lark_string, pieces)), len(pieces))
         if isinstance(expression, Chars):
             return f"/{to_rust(expression)}/"
+        if isinstance(expression, Terminal):
+            return f"/{to_rust(expression.tree)}/"
         if isinstance(expression, Ref):
             return self._names[expression.name]
         if isinstance(expression, Row):

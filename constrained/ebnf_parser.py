@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stolon.constrained.regex_ast import ANY, SURROGATES, Chars
-from stolon.constrained.regex_build import complement, union
+from stolon.constrained.regex_ast import ANY, SURROGATES, Chars, Node
+from stolon.constrained.regex_build import Ranges, complement, union
 from stolon.errors import GrammarError
 
-__all__ = ["Expression", "Options", "Ref", "Row", "Times", "parse_ebnf"]
+__all__ = ["Expression", "Options", "Ref", "Row", "Terminal", "Times", "parse_ebnf"]
 
 MAX_DEPTH = 64
 MAX_ROUNDS = 100_000
@@ -62,7 +62,15 @@ class Times:
     high: int | None
 
 
-Expression = str | Chars | Ref | Row | Options | Times
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A regular expression in one piece, and what its texts begin with. Not in what was parsed."""
+
+    tree: Node
+    first: Ranges
+
+
+Expression = str | Chars | Ref | Row | Options | Times | Terminal
 """A text stands for itself; it is not empty."""
 
 

@@ -15,16 +15,20 @@ from stolon.constrained import CompileLimits, Grammar
 from stolon.constrained.compilation import from_source
 from stolon.constrained.ebnf import ebnf_tree
 from stolon.constrained.ebnf_lark import ebnf_source
+from stolon.constrained.ebnf_parser import Terminal, parse_ebnf
+from stolon.constrained.ebnf_terminals import leaves, with_terminals
 from stolon.constrained.masks import MaskPool
 from stolon.errors import GrammarError, UnsatisfiableGrammar
 
 VOCABULARY = make_vocabulary()
 POOL = MaskPool(ByteTokenizer().vocab_size)
-SETS = {"[ab]": "ab", "[^b]": "aéc", "[a-c]": "abc", "[\\u00e9]": "é"}
+SETS = {"[ab]": "ab", "[^b]": "aéc()", "[a-c]": "abc", "[\\u00e9]": "é"}
 LITERALS = ["a", "b", "ab", "é", "ba", ""]
 TIMES = {"*": (0, 9), "+": (1, 9), "?": (0, 1), "{2}": (2, 2), "{1,2}": (1, 2), "{,2}": (0, 2)}
 TIMES["{2,}"] = (2, 9)
 TEXTS = ["".join(t) for n in range(5) for t in itertools.product("abé", repeat=n)]
+
+BRACKETED = ["".join(t) for n in range(6) for t in itertools.product("ab()", repeat=n)]
 
 Shape = tuple[Any, ...]
 
@@ -45,6 +49,24 @@ def shape(rng: random.Random, depth: int, rules: tuple[str, ...]) -> Shape:
         return ("times", shape(rng, depth - 1, rules), rng.choice(sorted(TIMES)))
     kind = "row" if draw < 0.8 else "options"
     return (kind, *(shape(rng, depth - 1, rules) for _ in range(rng.randint(2, 3))))
+
+
+def bracketed(rng: random.Random, depth: int, rules: tuple[str, ...]) -> Shape:
+    """Rounds between signs, of which many tell where they end."""
+    begin, end = rng.choice("(a"), rng.choice(")b(")
+    inside = ("set", rng.choice(sorted(SETS)))
+    if rng.random() < 0.6:
+        inside = ("options", ("text", "a"), ("row", ("text", "b"), inside))
+    if rng.random() < 0.3:
+        inside = shape(rng, 1, rules)
+    times = ("times", inside, rng.choice("*+?"))
+    it: Shape = ("row", ("text", begin), times, ("text", end))
+    if depth and rng.random() < 0.7:
+        other = bracketed(rng, depth - 1, rules)
+        it = rng.choice([("options", it, other), ("row", it, other), ("times", it, "*")])
+    if rules and rng.random() < 0.5:
+        it = ("row", it, ("times", ("rule", rng.choice(rules)), "?"))
+    return it
 
 
 def written(it: Shape) -> str:
@@ -108,15 +130,59 @@ def test_a_random_grammar_has_the_texts_of_another_reading(seed: int, recursive:
     rules = {
         name: shape(rng, 3, names if recursive else names[i + 1 :]) for i, name in enumerate(names)
     }
+    check(rules, TEXTS)
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+@pytest.mark.parametrize("seed", range(25))
+def test_what_becomes_one_terminal_has_the_texts_of_another_reading(
+    seed: int, recursive: bool
+) -> None:
+    rng = random.Random(seed)
+    names = ("root", "x")
+    rules = {
+        name: bracketed(rng, 2, names if recursive else names[i + 1 :])
+        for i, name in enumerate(names)
+    }
+    check(rules, BRACKETED)
+
+
+def check(rules: dict[str, Shape], texts: list[str]) -> None:
     text = "".join(f"{name} ::= {written(it)} # {name}\n" for name, it in rules.items())
-    expected = [t for t in TEXTS if Reading(rules, t).matches()]
+    expected = [t for t in texts if Reading(rules, t).matches()]
     for compiler in (partial(compiled, "ebnf"), as_lark):
         try:
             grammar = compiler(text)
         except UnsatisfiableGrammar:
             assert expected == []
         else:
-            assert [t for t in TEXTS if accepts(grammar, t)] == expected, text
+            assert [t for t in texts if accepts(grammar, t)] == expected, text
+
+
+STRING = r'"\"" ([^"\\] | "\\" ["\\n])* "\""'
+
+
+@pytest.mark.parametrize(
+    ("it", "made"),
+    [
+        (STRING, True),
+        ('"<" [a-z]+ ">"', True),
+        # Where one may be taken for another, none is made.
+        (STRING + r' | "\"x"', False),
+        (STRING + " | [^a]", False),
+        (STRING + r' | "\"" [a]* "!"', False),
+        # The end of these is not told by a character.
+        ('"<" [a-z]* "x"', False),
+        ('"<" ("a" | "a" "b")* "b"', False),
+        ('"<" ("a"?)* ">"', False),
+        ('"<" "a"*', False),
+        ('"<" root* ">"', False),
+    ],
+)
+def test_what_tells_where_it_ends_is_one_terminal(it: str, made: bool) -> None:
+    rules = with_terminals(parse_ebnf(f'root ::= {it} | "[" root "]"'))
+    found = [leaf for rule in rules.values() for leaf in leaves(rule) if isinstance(leaf, Terminal)]
+    assert len(found) == made
 
 
 @pytest.mark.parametrize(
@@ -132,6 +198,7 @@ def test_a_random_grammar_has_the_texts_of_another_reading(seed: int, recursive:
         ('root ::= ("a" | "ab") ("b" | "c") root?', ["ab", "abb", "abab", "acabc"], ["a", "abba"]),
         ('root ::= x "b" root?\nx ::= [a-c]+', ["ab", "cbb", "abcb"], ["b", "a"]),
         ('root ::= ("do" | [a-z]+) "x" root?', ["dox", "dx", "doorx", "xxax"], ["do"]),
+        ('root ::= "<" [a-z]* "x" ("y" root)?', ["<xy<x", "<axyx", "<xxy<ax"], ["<", "<xy", "<a"]),
         # Characters, and what is a sign elsewhere.
         (r'root ::= "\u00e9\U0001F388\x41\xe9\n\"" [\u00e9\]]', ['é🎈Aé\n"]'], ["é"]),
         ("root ::= [a&&b] [a~~b] [--/] [a-]", ["&~.-", "ab/a"], ["a"]),
