@@ -10,18 +10,26 @@ from typing import NamedTuple
 import llguidance
 import msgspec
 
+from stolon.constrained.ebnf import ebnf_tree
+from stolon.constrained.ebnf_lark import ebnf_source
 from stolon.constrained.fsm import compile_fsm
 from stolon.constrained.lark_forcing import forces_safely
-from stolon.constrained.lark_text import check_lark, gbnf_to_lark
+from stolon.constrained.lark_text import check_lark
 from stolon.constrained.limits import CompileLimits, check_size, is_costly_source
 from stolon.constrained.llg import DEAD_END, LlgGrammar, first_line
 from stolon.constrained.masks import MaskPool
 from stolon.constrained.matching import Grammar
-from stolon.constrained.regular import regular_source, regular_tree, release, with_literal
+from stolon.constrained.regular import (
+    regular_source,
+    regular_tree,
+    release,
+    tree_source,
+    with_literal,
+)
 from stolon.constrained.schema.budget import Budget, TooComplex
 from stolon.constrained.schema.plan import SchemaText, json_source, schema_sources
 from stolon.constrained.spec import GrammarSpec
-from stolon.constrained.structural import EBNF_SPAN, structural_sources
+from stolon.constrained.structural import structural_sources
 from stolon.constrained.vocabulary import Vocabulary
 from stolon.constrained.wrapping import NO_FORCING, wrapped
 from stolon.errors import GrammarError, UnsatisfiableGrammar
@@ -29,6 +37,8 @@ from stolon.errors import GrammarError, UnsatisfiableGrammar
 __all__ = ["Compiled", "compile_here", "from_source"]
 
 _TOO_MUCH = re.compile(r"fuel exhausted|too (?:large|big|many)|limit|exceed", re.IGNORECASE)
+_PLACE = re.compile(r"(?:at )?([0-9]+)\(([0-9]+)\): ")
+_IN_JSON = re.compile(" at line [0-9]+ column [0-9]+$")
 _TOO_PRECISE = re.compile(r"Value for '(\w+)' has too many digits")
 
 
@@ -120,10 +130,15 @@ def _sources(
     if spec.kind == "structural_tag":
 
         def span(inner: GrammarSpec) -> Iterator[str]:
+            if inner.kind == "ebnf":
+                # Not one terminal: what follows the span may begin as it could go on.
+                return iter((ebnf_source(inner.text),))
             given = {"whitespace": spec.whitespace, "best_effort": spec.best_effort}
             return _sources(msgspec.structs.replace(inner, **given), budget)
 
         return structural_sources(spec.text, span)
+    if spec.kind == "ebnf":
+        return _ebnf_sources(spec.text)
     return iter((_text_source(spec),))
 
 
@@ -158,13 +173,7 @@ def from_source(
 
 def _forces(spec: GrammarSpec, source: str) -> bool:
     """Whether forced runs may be computed. In our own grammars every repetition has a way out."""
-    if spec.kind not in ("ebnf", "lark", "structural_tag"):
-        return True
-    return all(
-        forces_safely(grammar["lark_grammar"])
-        for grammar in json.loads(source)["grammars"]
-        if spec.kind != "structural_tag" or grammar["name"].startswith(EBNF_SPAN)
-    )
+    return spec.kind != "lark" or forces_safely(json.loads(source)["grammars"][0]["lark_grammar"])
 
 
 def _text_source(spec: GrammarSpec) -> str:
@@ -173,12 +182,14 @@ def _text_source(spec: GrammarSpec) -> str:
         return json_source({"type": "object"}, spec.whitespace)
     if spec.kind in ("regex", "choice"):
         return regular_source(spec)
-    lark = gbnf_to_lark(spec.text) if spec.kind == "ebnf" else spec.text
-    return _lark(check_lark(lark))
+    return json.dumps({"grammars": [{"lark_grammar": check_lark(spec.text)}]})
 
 
-def _lark(text: str) -> str:
-    return json.dumps({"grammars": [{"lark_grammar": text}]})
+def _ebnf_sources(text: str) -> Iterator[str]:
+    tree = ebnf_tree(text)
+    if tree is not None:
+        yield tree_source(tree)
+    yield ebnf_source(text)
 
 
 def _refusal(spec: GrammarSpec, message: str) -> GrammarError:
@@ -196,4 +207,12 @@ def _refusal(spec: GrammarSpec, message: str) -> GrammarError:
         (line[len("error: ") :] for line in message.splitlines() if line.startswith("error: ")),
         first_line(message),
     )
-    return GrammarError(f"the {spec.kind} is refused: {reason}")
+    place = _PLACE.match(message)
+    if place and reason.startswith(place.group()):
+        reason = reason[place.end() :]
+    where = None
+    if place and spec.kind == "lark":  # else it is a place in what became of the text
+        where = f"line {place[1]}"
+        if check_lark(spec.text) == spec.text:
+            where += f", column {place[2]}"
+    return GrammarError(f"the {spec.kind} is refused: {_IN_JSON.sub('', reason)}", where=where)

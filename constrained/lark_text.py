@@ -1,16 +1,14 @@
-"""EBNF and Lark grammars: translation, and the refusal of what would not be enforced."""
+"""Lark grammars: the refusal of what would not be enforced."""
 
 from __future__ import annotations
 
 import json
 import re
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from stolon.constrained.audit import audit_schema
 from stolon.errors import GrammarError
 
-__all__ = ["check_lark", "gbnf_to_lark"]
+__all__ = ["check_lark"]
 
 _ATTRIBUTES = frozenset({"lazy", "suffix"})
 _SCAN = re.compile(
@@ -26,39 +24,17 @@ _SCAN = re.compile(
 )
 
 
-_GBNF_RULE = re.compile(
-    r"""  "(?:[^"\\]|\\.)*" | \[(?:[^\]\\]|\\.)*\] | \#[^\n]*
-    | (?P<rule>[\w-]+)\s*::=""",
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def gbnf_to_lark(text: str) -> str:
-    """GBNF (llama.cpp's EBNF, start rule ``root``) as Lark. Raises GrammarError."""
-    rules: set[str] = set()
-    for found in _GBNF_RULE.finditer(text):
-        rule = found["rule"]
-        if rule in rules:
-            # The translation would drop the first one.
-            where = f"offset {found.start()}"
-            raise GrammarError(f"the EBNF defines the rule {rule!r} twice", where=where)
-        if rule:
-            rules.add(rule)
-    try:
-        lark: str = any_to_lark(text)
-    except RecursionError:
-        raise GrammarError("the EBNF is nested too deeply") from None
-    except Exception as error:
-        raise GrammarError(f"the EBNF can't be parsed: {str(error)[:300]}") from None
-    return lark
+_ESCAPE = re.compile(r"\\(?:0(?P<octal>[0-9]?)|.)", re.DOTALL)
 
 
 def check_lark(text: str) -> str:
-    """The grammar, its JSON schemas in exact form.
+    """The grammar, its JSON schemas in exact form, and ``\\0`` of its regexes as llguidance writes it.
+
+    What is replaced keeps its lines, so that llguidance's refusals have those of `text`.
 
     Raises:
         GrammarError: for special tokens, references to other grammars, options that are not
-            honoured, and schemas that llguidance does not enforce.
+            honoured, octal escapes, and schemas that llguidance does not enforce.
     """
     at = copied = 0
     pieces: list[str] = []
@@ -86,7 +62,19 @@ def check_lark(text: str) -> str:
                 pieces += [text[copied:at], exact]
                 copied = end
             at = end
+        elif kind == "regex" and "\\0" in found.group():
+            pieces += [text[copied : found.start()], _nul_escapes(found.group(), where)]
+            copied = at
     return "".join((*pieces, text[copied:]))
+
+
+def _nul_escapes(regex: str, where: str) -> str:
+    def exact(found: re.Match[str]) -> str:
+        if found["octal"]:
+            raise GrammarError("a regex uses an octal escape", where=where, hint=r"write \xHH")
+        return found.group() if found["octal"] is None else r"\x00"
+
+    return _ESCAPE.sub(exact, regex)
 
 
 def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, int]:
@@ -95,6 +83,7 @@ def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, i
         return None, at
     if name not in ("%json", "%llguidance"):
         raise GrammarError(f"the directive {name} is not supported", where=where)
+    begin = at
     while at < len(text) and text[at].isspace():
         at += 1
     try:
@@ -102,7 +91,9 @@ def _directive(name: str, text: str, at: int, where: str) -> tuple[str | None, i
     except (ValueError, RecursionError):
         raise GrammarError(f"{name} must be followed by JSON", where=where) from None
     if name == "%json":
-        return f" {json.dumps(audit_schema(text[at:end]))}", end
+        exact = json.dumps(audit_schema(text[at:end]))
+        lines = "\n" * text.count("\n", begin, end)
+        return f" {lines}{exact}", end
     if value != {}:
         raise GrammarError("%llguidance options are not supported", where=where)
     return None, end

@@ -8,6 +8,7 @@ never; nothing raises while a request runs; a token that is not allowed changes 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 
@@ -27,6 +28,7 @@ LARGE = 1 << 20
 DEAD_END = "no text in the grammar goes on from here"
 TOO_COMPLEX = "the grammar became too complex"
 SIMPLIFY = "simplify the grammar or bound its repetitions"
+_WAYS_ON = re.compile(r"row has [0-9]+ items; max is ([0-9]+)")
 NO_WAY_OUT = "a recursion without a way out is one cause"
 
 
@@ -155,8 +157,8 @@ class LlgMatcher:
     def forced(self) -> list[int]:
         """The tokens that must come next, canonical for the tokenizer, not accepted yet.
 
-        A token is left out while some allowed continuation could merge with it. EBNF and Lark
-        grammars with a terminal that might be forced for ever force nothing.
+        A token is left out while some allowed continuation could merge with it. Lark grammars
+        with a terminal that might be forced for ever force nothing.
         """
         if self.error is not None or self._ended:
             return []
@@ -241,15 +243,17 @@ class LlgMatcher:
         if not self._inner.is_error():
             return
         reason = first_line(self._inner.get_error())
-        self.error = (
-            GrammarError(DEAD_END)
-            if reason.startswith("NoExtension")
-            else GrammarError(
-                # These are tokens that it was forced to follow: without an end, as far as it got.
-                f"{TOO_COMPLEX}: {reason}",
-                hint=NO_WAY_OUT if "ff_tokens" in reason else SIMPLIFY,
+        if reason.startswith("NoExtension"):
+            self.error = GrammarError(DEAD_END)
+        elif ways := _WAYS_ON.search(reason):
+            self.error = GrammarError(
+                f"{TOO_COMPLEX}: at one place it can go on in more than {int(ways[1]):,} ways",
+                hint="write a long list of alternatives as one terminal, as choices or as a regex",
             )
-        )
+        else:
+            # Forced tokens are what it had to follow: without an end, as far as it got.
+            hint = NO_WAY_OUT if "ff_tokens" in reason else SIMPLIFY
+            self.error = GrammarError(f"{TOO_COMPLEX}: {reason}", hint=hint)
 
     def _fail(self, error: BaseException) -> None:
         # A Rust panic arrives as PanicException, which is no Exception.

@@ -102,7 +102,9 @@ def read_escape(scan: Scanner, flags: Flags, at: int) -> Ranges:
         return _one(_code_point(scan, flags, c, at))
     if c == "c" and flags.ecma and scan.peek().isascii() and scan.peek().isalpha():
         return _one(ord(scan.take()) % 32)
-    if c == "0" and not (scan.peek().isascii() and scan.peek().isdigit()):
+    if c == "0":
+        if scan.peek().isascii() and scan.peek().isdigit():
+            raise refuse("uses an octal escape", at)
         return _one(0)
     if c in "123456789" or (c == "k" and scan.peek() in ("<", "'", "{")) or c == "g":
         raise refuse("uses a back-reference", at)

@@ -7,6 +7,7 @@ import json
 import llguidance
 
 from stolon.constrained.choices import choices_to_lark, parse_choices
+from stolon.constrained.ebnf import ebnf_tree
 from stolon.constrained.regex import parse_regex, to_rust
 from stolon.constrained.regex_ast import Chars, Choice, Literal, Node, Repeat, Sequence, literal
 from stolon.constrained.schema.plan import SchemaText
@@ -14,7 +15,14 @@ from stolon.constrained.schema.regular import schema_tree
 from stolon.constrained.spec import GrammarSpec
 from stolon.errors import GrammarError
 
-__all__ = ["longest_text", "regular_source", "regular_tree", "release", "with_literal"]
+__all__ = [
+    "longest_text",
+    "regular_source",
+    "regular_tree",
+    "release",
+    "tree_source",
+    "with_literal",
+]
 
 
 def regular_tree(spec: GrammarSpec, schema: SchemaText | None = None) -> Node | None:
@@ -27,6 +35,8 @@ def regular_tree(spec: GrammarSpec, schema: SchemaText | None = None) -> Node | 
             return Choice(tuple(map(literal, parse_choices(spec.text))))
         case "regex":
             return parse_regex(spec.text)
+        case "ebnf":
+            return ebnf_tree(spec.text)
         case "json_schema":
             try:
                 document = (schema or SchemaText(spec.text)).bundled().document
@@ -73,7 +83,12 @@ def regular_source(spec: GrammarSpec) -> str:
         return json.dumps(
             {"grammars": [{"lark_grammar": choices_to_lark(parse_choices(spec.text))}]}
         )
-    return str(llguidance.LLMatcher.grammar_from_regex(to_rust(parse_regex(spec.text))))
+    return tree_source(parse_regex(spec.text))
+
+
+def tree_source(tree: Node) -> str:
+    """A tree as one regex of llguidance's."""
+    return str(llguidance.LLMatcher.grammar_from_regex(to_rust(tree)))
 
 
 def with_literal(prefix: bytes, tree: Node) -> Node:

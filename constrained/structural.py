@@ -17,10 +17,8 @@ from stolon.constrained.spec import GrammarKind, GrammarSpec
 from stolon.constrained.structural_part import Part
 from stolon.errors import GrammarError
 
-__all__ = ["EBNF_SPAN", "structural_sources"]
+__all__ = ["structural_sources"]
 
-EBNF_SPAN = "ebnf_"
-"""How the names of spans begin that are written in EBNF."""
 
 MAX_PARTS = 1000
 MAX_DEPTH = 32
@@ -213,7 +211,7 @@ class _Grammar:
             raise
         given = json.loads(source)
         self._dropped += [where + pointer for pointer in given.get("dropped", ())]
-        name = f"{EBNF_SPAN if kind == 'ebnf' else 'span_'}{len(self._grammars)}"
+        name = f"span_{len(self._grammars)}"
         self._grammars.append({**given["grammars"][0], "name": name})
         return f"@{name}"
 

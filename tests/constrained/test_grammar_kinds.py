@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import pytest
 from support.grammar_walk import accepts, compiled, make_vocabulary, spec, walk
 
 from stolon.constrained import CompileLimits, GrammarCompiler
+from stolon.constrained.compilation import _refusal
 from stolon.constrained.regular import longest_text
 from stolon.errors import GrammarError
 
@@ -61,6 +63,7 @@ def test_whitespace_is_what_the_spec_says() -> None:
         (r"(?>a)", "atomic", "0"),
         (r"[+]a++", "possessive", "4"),
         (r"a\Z", "anchor", "1"),
+        (r"a\01", "octal", "1"),
     ],
 )
 def test_regex_refusal_names_the_feature(pattern: str, feature: str, offset: str) -> None:
@@ -102,15 +105,53 @@ def test_bad_choices_are_refused(text: str) -> None:
         ("lark", 'start: %json {"type": "array", "uniqueItems": true}', "uniqueItems"),
         ("lark", "start: start", "no text"),
         ("lark", 'foo: "a"', "start"),
-        ("ebnf", "root ::= foo", "foo"),
-        ("ebnf", "root ::= (", "EBNF"),
-        ("ebnf", 'root ::= a\na ::= "x"\n a  ::= "y"', "'a' twice"),
+        ("lark", r"start: /a\01/", "octal"),
         ("json_object", "{}", "no text"),
     ],
 )
 def test_grammar_refusals(kind: str, text: str, word: str) -> None:
     with pytest.raises(GrammarError, match=word):
         compiled(kind, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "where"),
+    [
+        ('start: x\nx: "a" )', "expecting rule", "line 2, column 8"),
+        ('start: x\n\nx: "a" y', 'unknown name: "y"', "line 3, column 4"),
+        ("start: /[/", "unclosed character class", "line 1, column 8"),
+        ('start: %json {"type":\n\n"string"} )', "expecting rule", "line 3"),
+        ('start: x\nx: %json\n{\n"type": "null"}\n\ny: )', "expecting rule", "line 6"),
+        (r'start: /\0/ "b" )', "expecting rule", "line 1"),
+        ('start: %regex {"foo": 1}', "foo", None),
+        ("", "no start rule", None),
+    ],
+)
+@pytest.mark.parametrize("before", [{}, {"prefix": b"\n\n", "after": "\n"}])
+def test_llguidance_refuses_at_a_place_in_what_was_given(
+    text: str, word: str, where: str | None, before: dict[str, Any]
+) -> None:
+    with pytest.raises(GrammarError, match=word) as caught:
+        compiled("lark", text, **before)
+    assert caught.value.where == where
+    assert re.search(r"[0-9]\([0-9]|at line", caught.value.message) is None
+
+
+def test_llguidance_has_no_place_in_a_text_that_was_translated() -> None:
+    for kind in ("ebnf", "structural_tag"):
+        refused = _refusal(spec(kind, "x"), "at 3(16): Expected value\n  3 | r1: )")
+        assert str(refused) == f"the {kind} is refused: Expected value"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("regex", r"\0[\0-\x01]\\0"), ("lark", r"start: /\0[\0-\x01]\\0/")],
+)
+def test_the_escape_of_the_null_character(kind: str, text: str) -> None:
+    grammar = compiled(kind, text)
+    assert accepts(grammar, "\0\1\\0")
+    assert not accepts(grammar, "\0\2\\0")
+    assert not accepts(grammar, "\0\1\\\0")
 
 
 def test_what_only_looks_like_a_rule_is_none() -> None:
@@ -168,6 +209,9 @@ def test_regex_agrees_with_re_fullmatch(pattern: str) -> None:
         ("regex", "(", None),
         ("json_schema", {"type": "boolean"}, 5),
         ("json_schema", {"type": "string"}, None),
+        ("ebnf", 'root ::= "é" x{2}\nx ::= [ab]', 4),
+        ("ebnf", 'root ::= "a" root?', None),
+        ("ebnf", "root", None),
         ("lark", 'start: "a"', None),
     ],
 )
