@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import importlib
 import json
+import os
 import sys
 
 import numpy as np
@@ -23,6 +24,7 @@ from stolon.benchmarks.process import Worker
 from stolon.benchmarks.quality import CONTEXT, divergence, measure_quality, real_text
 from stolon.benchmarks.rows import Rows
 from stolon.benchmarks.targets import best_peer, findings
+from stolon.benchmarks.worker_main import resident
 from stolon.benchmarks.workload import (
     RATES,
     SHARED_CONTEXT,
@@ -520,3 +522,14 @@ def test_bench_of_two_models_with_peers(command, tmp_path, capsys):
     assert capsys.readouterr().out.count("| target |") == 2
     assert cli.main(["bench", "--peers", "x"]) == 2
     assert cli.main(["bench", "--peer-python", "x=/p"]) == 2
+
+
+def test_resident_memory_grows_by_what_is_written_and_leaves_libraries_out():
+    before = resident()
+    written = bytearray(b"x") * (32 << 20)
+    after = resident()
+    assert 24 << 20 < after - before < 48 << 20
+    with open("/proc/self/statm", encoding="ascii") as file:
+        whole = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    assert after < whole - (8 << 20)  # Python's library and torch's
+    del written
