@@ -44,6 +44,9 @@ def _inference() -> object:
 
 SCALES_ROUNDED = 4e-5
 """Of the largest value: kernels keep scales and offsets of Q4_1 in 16 bits, in a unit of the column."""
+PAIRS_ROUNDED = 1e-3
+"""Of the largest value: in products they are rounded again for the scale of a block, and a sum of activations is one
+eighth of a unit too small where the sum of the products is negative."""
 
 
 def close(ops: Ops, got: Tensor, wanted: Tensor) -> None:
@@ -109,7 +112,7 @@ def test_quantised_weights(ops: Ops, kind: str, rows: int, width: int, out: int)
             REFERENCE.gated_linear(x, exact[1], "silu"),
         ),
     ):
-        assert (got - wanted).norm() < 0.015 * wanted.norm()
+        assert (got - wanted).norm() < 0.02 * wanted.norm()
 
 
 @pytest.mark.parametrize(("rows", "width", "out"), BLOCK_SIZES)
@@ -125,7 +128,7 @@ def test_products_are_exact_but_for_the_activations(
     weight, up = (random_weight(kind, out, width, seed=seed) for seed in (1, 2))
     rounded = as_multiplied(x, kind).double()
     product, product_up = (rounded @ w.tensor(torch.float64).T for w in (weight, up))
-    tolerance = SCALES_ROUNDED if kind == "Q4_1" else 2e-5
+    tolerance = PAIRS_ROUNDED if kind == "Q4_1" else 2e-5
     near(
         ops.linear(x, ops.pack_linear([weight], bias), residual),
         product + bias + residual,
@@ -137,6 +140,34 @@ def test_products_are_exact_but_for_the_activations(
     near(gated, F.silu(product) * product_up, tolerance)
     gated = ops.gated_linear(x, ops.pack_gated(weight, up), "gelu_tanh")
     near(gated, F.gelu(product, approximate="tanh") * product_up, tolerance)
+
+
+@pytest.mark.parametrize("rows", [3, 130])
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("table", NATIVE_TABLES)
+def test_what_is_not_a_number_stays_in_its_row(table: str, kind: str, rows: int) -> None:
+    ops, x = NATIVE_TABLES[table], random(rows, 512)
+    packed = ops.pack_linear([random_weight(kind, 33, 512)])
+    wanted = ops.linear(x, packed).clone()
+    for row, value in ((0, torch.nan), (1, -torch.inf), (2, 1e12)):  # the last: beyond what is multiplied in 8 bits
+        x[row, 100 + row] = value
+    got = ops.linear(x, packed)
+    assert got[:3].isnan().all()
+    torch.testing.assert_close(got[3:], wanted[3:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("table", NATIVE_TABLES)
+def test_activations_that_are_next_to_nothing_count_as_zeros(table: str, kind: str) -> None:
+    ops, x = NATIVE_TABLES[table], random(2, 512)
+    packed = ops.pack_linear([random_weight(kind, 33, 512)])
+    x[:, 32:64] = 0.0
+    x[1] = 0.0
+    wanted = ops.linear(x, packed).clone()
+    x[:, 32:64] = 1e-19
+    got = ops.linear(x, packed)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    assert not wanted[1].any()
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])

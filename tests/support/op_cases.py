@@ -103,17 +103,20 @@ def as_multiplied(x: Tensor, kind: str) -> Tensor:
         return x
     blocks = x.unflatten(1, (-1, 32))
     largest = blocks.abs().amax(dim=2, keepdim=True)
+    # Scales are floats of five bits behind the leading one: the least that fits, and the next.
+    step = 1 << 18
+    # Not largest / 127.49, which torch computes as a product with a reciprocal.
+    bits = (largest / torch.full_like(largest, 127.49)).view(torch.int32) + (step - 1) & ~(step - 1)
     best = least = None
-    for limit in (127.0, 124.5):  # whichever rounds the block with the smaller error
-        # Not limit / largest, which torch computes as a product with a reciprocal.
-        scaled = blocks * (torch.full_like(largest, limit) / largest)
-        codes = torch.round(scaled).nan_to_num(0.0)
-        step = largest / limit
-        error = step.square() * (scaled - codes).nan_to_num(0.0).square().sum(dim=2, keepdim=True)
+    for candidate in (bits, bits + step):  # whichever rounds the block with the smaller error
+        scale = candidate.view(torch.float32)
+        scaled = (blocks * (1.0 / scale)).nan_to_num(0.0)
+        codes = torch.round(scaled)
+        error = scale.square() * (scaled - codes).square().sum(dim=2, keepdim=True)
         if least is None:
-            best, least = codes * step, error
+            best, least = codes * scale, error
         else:
-            best = torch.where(error < least, codes * step, best)
+            best = torch.where(error < least, codes * scale, best)
     return best.flatten(1)
 
 

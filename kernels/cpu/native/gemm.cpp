@@ -11,16 +11,17 @@ struct Item {
     int tiles;
 };
 
-int64_t items_of(const Weight& w) { return ((w.columns + kTile - 1) / kTile + kColumns - 1) / kColumns; }
+// How many items of so many tiles there are.
+int64_t items_of(const Weight& w, int width) { return ((w.columns + kTile - 1) / kTile + width - 1) / width; }
 
-Item find_item(const LinearArgs& args, int64_t index) {
+Item find_item(const LinearArgs& args, int64_t index, int width) {
     int64_t column = 0;
     for (int64_t i = 0; i < args.weight_count; ++i) {
-        const int64_t items = items_of(args.weights[i]);
+        const int64_t items = items_of(args.weights[i], width);
         if (index < items) {
-            const int64_t tile = index * kColumns;
+            const int64_t tile = index * width;
             const int64_t tiles = (args.weights[i].columns + kTile - 1) / kTile;
-            return {i, tile, column + tile * kTile, int(std::min<int64_t>(kColumns, tiles - tile))};
+            return {i, tile, column + tile * kTile, int(std::min<int64_t>(width, tiles - tile))};
         }
         index -= items;
         column += args.weights[i].columns;
@@ -46,11 +47,11 @@ int64_t visits_of(const Activations& x, const Weight& w, int tiles) {
 }
 
 // Parts of a row of the cache to be fetched with each group, so that this lane is through with all that are due.
-int64_t pace_of(const Lane& lane, const LinearArgs& args) {
+int64_t pace_of(const Lane& lane, const LinearArgs& args, int width) {
     if (!args.cache_rows) return 0;
     int64_t visits = 0;
     for (int64_t i = 0; i < args.weight_count; ++i)
-        visits += items_of(args.weights[i]) * visits_of(*args.x, args.weights[i], kColumns);
+        visits += items_of(args.weights[i], width) * visits_of(*args.x, args.weights[i], width);
     if (args.gate != Gate::None) visits *= 2;
     return args.cache_rows_due * kRowParts * lane.count / visits + 1;
 }
@@ -60,11 +61,14 @@ class Product {
     const Activations* x_;
     const Weight* w_;
     const Item item_;
+    const B64* const table_;
     Fetch fetch_;
 
 public:
-    Product(const Activations* x, const Weight& w, const Item& item, Bytes next, CacheRows* rows, int64_t pace)
-        : x_(x), w_(&w), item_(item) {
+    // `table`: room for that of a tile, or null.
+    Product(const Activations* x, const Weight& w, const Item& item, B64* table, Bytes next, CacheRows* rows, int64_t pace)
+        : x_(x), w_(&w), item_(item), table_(paired(w.type) ? table : nullptr) {
+        if (table_) fill_table(w, item.tile, table);
         const int64_t visits = visits_of(*x, w, item.tiles), lines = (next.end - next.begin + 63) / 64;
         fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64, rows, pace};
     }
@@ -74,9 +78,10 @@ public:
     void compute(int64_t row, int64_t rows, const Ending* ending, float* out, int64_t stride, const float* ahead) {
         const int64_t pieces = (rows + kRows - 1) / kRows, fewer = rows / pieces, larger = rows % pieces;
         const int most = int(fewer + (larger > 0)), width = tiles_at_once(w_->type, most, item_.tiles);
-        const TileFunction first = tile_function(w_->type, most, width), second = tile_function(w_->type, int(fewer), width);
+        const TileFunction first = tile_function(w_->type, most, width, table_),
+                           second = tile_function(w_->type, int(fewer), width, table_);
         for (int tile = 0; tile < item_.tiles; tile += width) {
-            Operands in{x_, w_, row, item_.tile + tile, &fetch_};
+            Operands in{x_, w_, row, item_.tile + tile, &fetch_, table_};
             float* to = out + tile * kTile;
             for (int64_t piece = 0; piece < pieces; ++piece) {
                 const int64_t count = fewer + (piece < larger);
@@ -91,26 +96,30 @@ public:
     }
 };
 
-constexpr int64_t kChunk = 8 * kRows;  // rows that wait for their gates
+constexpr int64_t kChunk = 8 * kRows * kColumns;  // rows of a tile that wait for their gates
 
 }  // namespace
 
 void linear(const Lane& lane, const LinearArgs& args) {
+    const bool gated = args.gate != Gate::None;
+    B64* const table = room_for_tables(lane, args);
+    B64* const gate_table = table && gated ? table + args.x->k / kBlock * kScaleLevels : nullptr;
+    const int width = table ? 1 : kColumns;  // tiles of an item
     int64_t items = 0;
-    for (int64_t i = 0; i < args.weight_count; ++i) items += items_of(args.weights[i]);
-    alignas(64) float cells[kChunk * kColumns * kTile], gates[kChunk * kColumns * kTile];
-    const int64_t rows = args.x->rows, chunks = (rows + kChunk - 1) / kChunk;
-    const int64_t pace = pace_of(lane, args);
+    for (int64_t i = 0; i < args.weight_count; ++i) items += items_of(args.weights[i], width);
+    alignas(64) float cells[kChunk * kTile], gates[kChunk * kTile];
+    const int64_t rows = args.x->rows, chunks = (rows * width + kChunk - 1) / kChunk;
+    const int64_t pace = pace_of(lane, args, width);
     int64_t index = Lane::claim(*args.counter);
     while (index < items) {
         const int64_t next = Lane::claim(*args.counter);
-        const Item item = find_item(args, index);
+        const Item item = find_item(args, index, width);
         if (!item.tiles) return;
         // After the last item of this call: the first ones of the next.
         Bytes soon{}, soon_up{};
         int64_t next_column = -1;
         if (next < items) {
-            const Item following = find_item(args, next);
+            const Item following = find_item(args, next, width);
             soon = bytes_of(args.weights[following.weight], following);
             next_column = following.column;
             if (args.gate != Gate::None) soon_up = bytes_of(args.up[following.weight], following);
@@ -120,24 +129,23 @@ void linear(const Lane& lane, const LinearArgs& args) {
             soon = bytes_of(*args.upcoming, {0, tile, 0, int(std::min<int64_t>(kColumns, tiles - tile))});
         }
         const Weight& w = args.weights[item.weight];
-        const int width = item.tiles * kTile;
-        const int64_t valid = std::min<int64_t>(width, w.columns - item.tile * kTile);
-        const bool gated = args.gate != Gate::None;
-        Product product(args.x, gated ? args.up[item.weight] : w, item, gated ? soon_up : soon, args.cache_rows, pace);
-        Product gate_product(args.x, w, item, soon, args.cache_rows, pace);
+        const int columns = item.tiles * kTile;
+        const int64_t valid = std::min<int64_t>(columns, w.columns - item.tile * kTile);
+        Product product(args.x, gated ? args.up[item.weight] : w, item, table, gated ? soon_up : soon, args.cache_rows, pace);
+        Product gate_product(args.x, w, item, gate_table, soon, args.cache_rows, pace);
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t row = rows * chunk / chunks, count = rows * (chunk + 1) / chunks - row;
             const int64_t first = row * args.out_stride + item.column;
-            const Ending ending{row, item.tile, args.gate, gated ? gates : nullptr, width,
+            const Ending ending{row, item.tile, args.gate, gated ? gates : nullptr, columns,
                                 args.bias ? args.bias + item.column : nullptr, args.softcap,
                                 args.residual ? args.residual + first : nullptr, args.out_stride};
             const float* ahead = next_column < 0 ? nullptr : args.out + row * args.out_stride + next_column;
-            if (gated) gate_product.compute(row, count, nullptr, gates, width, nullptr);
-            if (valid == width) {
+            if (gated) gate_product.compute(row, count, nullptr, gates, columns, nullptr);
+            if (valid == columns) {
                 product.compute(row, count, ending.nothing() ? nullptr : &ending, args.out + first, args.out_stride, ahead);
             } else {
-                product.compute(row, count, nullptr, cells, width, nullptr);
-                finish_padded(ending, cells, count, width, valid, args.out + first, args.out_stride);
+                product.compute(row, count, nullptr, cells, columns, nullptr);
+                finish_padded(ending, cells, count, columns, valid, args.out + first, args.out_stride);
             }
         }
         index = next;

@@ -5,7 +5,8 @@
 // place in them, so a row's result does not depend on the batch.
 #pragma once
 
-#include "gemm_operands.h"
+#include "gemm_rows.h"
+#include "gemm_table.h"
 
 STOLON_BEGIN
 namespace {
@@ -21,42 +22,38 @@ inline B64 load_codes(const uint8_t* group) {
     return codes;
 }
 
-// R rows by C tiles of a quantised type. Inputs go by in *runs* that share their scales, a group or half of one: the
-// products of a run are summed in integers, which is exact, then scaled and added to the cells, run after run.
-template <WeightType T, int R, int C>
+constexpr float kPowerUnit = 0x1p-64f;  // what the powers of blocks are in
+static_assert(kPowerBias == 64);
+
+// R rows by C tiles of a quantised type, with a table of the products of scales or without. Inputs go by in *runs* that
+// share their scales, a group or half of one: the products of a run are summed in integers, which is exact, then scaled
+// and added to the cells, run after run.
+template <WeightType T, int R, int C, bool Tabled>
 class QuantisedTile {
     static constexpr QuantLayout L = quant_layout(T);
     static constexpr int kHalves = T == WeightType::Q6_K ? 2 : 1;  // runs of a group
     static constexpr int kQuartets = 8 / kHalves;                  // of a run
     static constexpr bool kOffsets = T == WeightType::Q5_1 || T == WeightType::Q4_K || T == WeightType::Q5_K;
     static constexpr bool kZero = L.zero && !(L.bits == 8 && kCentred8);
-    static constexpr Start kStart = paired(T)       ? Start::Paired
-                                    : L.zero == 8  ? Start::Zero8
-                                    : L.zero == 16 ? Start::Zero16
-                                                   : Start::Zero128;
-    static_assert(paired(T) || kHalves == 2 || !L.zero || kStarts[int(kStart)] == -L.zero);
     static_assert(kHalves == 1 || kHalfStart == -L.zero);
 
     using Sums = I16[R][C];
     using Cells = F16[R][C];
 
-    const int64_t groups_, tile_bytes_, row_bytes_;
-    const uint8_t* const codes_;
+    const int64_t groups_, tile_bytes_;
     const uint8_t* const scales_;
-    // Of the first row.
-    const int8_t* const values_;
-    const float* const row_scales_;
-    const float* const weighted_;
-    const int32_t* const starts_;
+    // Of the group that `next` has come to.
+    Rows<R> rows_;
+    const uint8_t* codes_;
+    const std::byte* table_;
 
 public:
     explicit QuantisedTile(const Operands& in)
-        : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), row_bytes_(in.x->q8_stride), codes_(in.codes()),
-          scales_(codes_ + groups_ * L.group_codes), values_(in.x->values + in.row * row_bytes_),
-          row_scales_(at_row(in.x->scales, in.row)), weighted_(at_row(in.x->weighted, in.row)),
-          starts_(at_row(kHalves == 2 ? in.x->half_starts : in.x->starts[int(kStart)], in.row)) {}
+        : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), scales_(in.codes() + groups_ * L.group_codes),
+          rows_(in.x->q8 + in.row * in.x->q8_stride, in.x->q8_stride),
+          codes_(in.codes()), table_(reinterpret_cast<const std::byte*>(in.table)) {}
 
-    STOLON_ALWAYS void run(const Operands& in, Cells& cells) const {
+    STOLON_ALWAYS void run(const Operands& in, Cells& cells) {
         Fetch fetch = *in.fetch;
         unrolled<R * C>([&]<int I>() STOLON_ALWAYS { cells[I / C][I % C] = f_zero(); });
         // Two sets of sums: while the products of a run are added to one, the other is scaled. Otherwise scaling would
@@ -64,55 +61,59 @@ public:
         constexpr int kSets = kPipelined ? 2 : 1;
         Sums sums[kSets];
         if constexpr (!kPipelined) {
-            for (int64_t g = 0; g < groups_; ++g) {
+            for (int64_t g = 0; g < groups_; ++g, next()) {
                 fetch.some();
                 unrolled<kHalves>([&]<int H>() STOLON_ALWAYS {
-                    begin<H>(g, sums[0]);
-                    unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS { add_quartet<quartet(H, Q)>(g, sums[0]); });
-                    scale_all<H>(g, sums[0], cells);
+                    multiply<H>(sums[0]);
+                    scale_all<H, 0>(g, sums[0], cells);
                 });
             }
         } else if constexpr (kHalves == 2) {
-            multiply<0>(0, sums[0]);
+            multiply<0>(sums[0]);
             for (int64_t g = 0; g + 1 < groups_; ++g) {
                 fetch.some();
-                multiply_and_scale<1, 0>(g, sums[1], g, sums[0], cells);
-                multiply_and_scale<0, 1>(g + 1, sums[0], g, sums[1], cells);
+                multiply_and_scale<1, 0, 0>(sums[1], g, sums[0], cells);
+                next();
+                multiply_and_scale<0, 1, 1>(sums[0], g, sums[1], cells);
             }
             fetch.some();
-            multiply_and_scale<1, 0>(groups_ - 1, sums[1], groups_ - 1, sums[0], cells);
-            scale_all<1>(groups_ - 1, sums[1], cells);
+            multiply_and_scale<1, 0, 0>(sums[1], groups_ - 1, sums[0], cells);
+            scale_all<1, 0>(groups_ - 1, sums[1], cells);
         } else {
             fetch.some();
-            multiply<0>(0, sums[0]);
+            multiply<0>(sums[0]);
             int64_t g = 1;
             for (; g + 2 <= groups_; g += 2) {
                 fetch.some();
-                multiply_and_scale<0, 0>(g, sums[1], g - 1, sums[0], cells);
+                next();
+                multiply_and_scale<0, 0, 1>(sums[1], g - 1, sums[0], cells);
                 fetch.some();
-                multiply_and_scale<0, 0>(g + 1, sums[0], g, sums[1], cells);
+                next();
+                multiply_and_scale<0, 0, 1>(sums[0], g, sums[1], cells);
             }
             if (g < groups_) {
                 fetch.some();
-                multiply_and_scale<0, 0>(g, sums[1], g - 1, sums[0], cells);
-                scale_all<0>(g, sums[1], cells);
+                next();
+                multiply_and_scale<0, 0, 1>(sums[1], g - 1, sums[0], cells);
+                scale_all<0, 0>(g, sums[1], cells);
             } else {
-                scale_all<0>(g - 1, sums[0], cells);
+                scale_all<0, 0>(g - 1, sums[0], cells);
             }
         }
         *in.fetch = fetch;
         if constexpr (paired(T)) {
             unrolled<C>([&]<int c>() STOLON_ALWAYS {
-                const F16 unit = f_powers(in.w->units + (in.tile + c) * kTile);
+                const F16 unit = f_mul(f_powers(in.w->units + (in.tile + c) * kTile), f_set(kPowerUnit));
                 unrolled<R>([&]<int r>() STOLON_ALWAYS { cells[r][c] = f_mul(cells[r][c], unit); });
             });
         }
     }
 
 private:
-    template <class N>
-    STOLON_ALWAYS const N* at_row(const N* first, int64_t r) const {
-        return reinterpret_cast<const N*>(reinterpret_cast<const std::byte*>(first) + r * row_bytes_);
+    STOLON_ALWAYS void next() {
+        rows_.next();
+        codes_ += L.group_codes;
+        if constexpr (Tabled) table_ += kTableBytes;
     }
 
     // The quartets of a run in an order in which those of one load follow each other.
@@ -120,24 +121,29 @@ private:
 
     // Sums before the first product: what takes the zero point off the codes.
     template <int H>
-    STOLON_ALWAYS void begin(int64_t g, Sums& sums) const {
+    STOLON_ALWAYS void begin(Sums& sums) const {
         unrolled<R>([&]<int r>() STOLON_ALWAYS {
             I16 start = i_set(0);
-            if constexpr (paired(T) || kZero) start = i_set(at_row(starts_, r)[kHalves * g + H]);
+            if constexpr (paired(T)) {
+                start = rows_.template spread<r, kPairStartAt>();
+            } else if constexpr (kHalves == 2) {
+                start = rows_.template spread<r, kHalfStartsAt + 4 * H>();
+            } else if constexpr (kZero) {
+                start = i_times<L.zero>(rows_.template spread<r, kMinusSumAt>());
+            }
             unrolled<C>([&]<int c>() STOLON_ALWAYS { sums[r][c] = start; });
         });
     }
 
     // sums[r][c] += codes of quartet Q times the activations of row r.
     template <int Q>
-    STOLON_ALWAYS void add_quartet(int64_t g, Sums& sums) const {
-        const uint8_t* group = codes_ + g * L.group_codes;
-        const int8_t* a = values_ + 32 * g + 4 * Q;
+    STOLON_ALWAYS void add_quartet(Sums& sums) const {
         B64 codes[C];
-        unrolled<C>([&]<int c>() STOLON_ALWAYS { codes[c] = load_codes<L.bits, Q>(group + c * tile_bytes_); });
+        unrolled<C>([&]<int c>() STOLON_ALWAYS { codes[c] = load_codes<L.bits, Q>(codes_ + c * tile_bytes_); });
         unrolled<R>([&]<int r>() STOLON_ALWAYS {
-            const int32_t word = load_word(at_row(a, r));
-            unrolled<C>([&]<int c>() STOLON_ALWAYS { sums[r][c] = dot4<L.bits>(sums[r][c], codes[c], word); });
+            unrolled<C>([&]<int c>() STOLON_ALWAYS {
+                rows_.template dot<r, kValuesAt + 4 * Q, L.bits>(sums[r][c], codes[c]);
+            });
         });
     }
 
@@ -150,7 +156,7 @@ private:
     template <int H>
     STOLON_ALWAYS Scales scales_of(int64_t g) const {
         Scales scales;
-        unrolled<C>([&]<int c>() STOLON_ALWAYS {
+        if constexpr (!Tabled) unrolled<C>([&]<int c>() STOLON_ALWAYS {
             const uint8_t* s = scales_ + c * tile_bytes_ + (L.supers == 1 ? g * L.group_scales : 0);
             if constexpr (paired(T)) {
                 scales.pair[c] = b_load(s);
@@ -167,41 +173,50 @@ private:
         return scales;
     }
 
-    // Add the scaled sums of one element, number I of them.
-    template <int I>
-    STOLON_ALWAYS void scale(int64_t g, const Scales& scales, const Sums& sums, Cells& cells) const {
+    // Add the scaled sums of one element, number I of them, of the group `Back` before.
+    template <int I, int Back>
+    STOLON_ALWAYS void scale(const Scales& scales, const Sums& sums, Cells& cells) const {
         constexpr int r = I / C, c = I % C;
-        const F16 row_scale = f_set(at_row(row_scales_, r)[g]);
+        constexpr int before = -Back * int(sizeof(Q8Block));
         F16& cell = cells[r][c];
         if constexpr (paired(T)) {
-            cell = f_fma(f_int(i_pairs(i_xor(sums[r][c], kLowSign), scales.pair[c])), row_scale, cell);
+            B64 pair;
+            if constexpr (Tabled)
+                pair = b_load(table_ + table_offset(rows_.template word<r, before + kLevelAt>()) - Back * kTableBytes);
+            else
+                pair = b_scaled(scales.pair[c], rows_.template spread<r, before + kLevelAt>());
+            const F16 product = f_int(i_pairs(sums[r][c], pair));
+            cell = f_add(cell, rows_.template raised<r, before + kPowerAt>(product));
         } else {
+            const F16 row_scale = f_bits(rows_.template spread<r, before + kScaleAt>());
             cell = f_fma(f_int(sums[r][c]), f_mul(scales.scale[c], row_scale), cell);
-            if constexpr (kOffsets) cell = f_fma(scales.offset[c], f_set(at_row(weighted_, r)[g]), cell);
+            if constexpr (kOffsets)
+                cell = f_fma(scales.offset[c], f_bits(rows_.template spread<r, before + kWeightedAt>()), cell);
         }
     }
 
-    template <int H>
+    template <int H, int Back>
     STOLON_ALWAYS void scale_all(int64_t g, const Sums& sums, Cells& cells) const {
         const Scales scales = scales_of<H>(g);
-        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { scale<I>(g, scales, sums, cells); });
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { scale<I, Back>(scales, sums, cells); });
     }
 
     template <int H>
-    STOLON_ALWAYS void multiply(int64_t g, Sums& sums) const {
-        begin<H>(g, sums);
-        unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS { add_quartet<quartet(H, Q)>(g, sums); });
+    STOLON_ALWAYS void multiply(Sums& sums) const {
+        begin<H>(sums);
+        unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS { add_quartet<quartet(H, Q)>(sums); });
     }
 
-    // The products of a run, half H of group g, and between them what is to be done with the sums of the run before.
-    template <int H, int Before>
-    STOLON_ALWAYS void multiply_and_scale(int64_t g, Sums& sums, int64_t before, const Sums& done, Cells& cells) const {
-        begin<H>(g, sums);
+    // The products of a run, half H, and between them what is to be done with the sums of the run before: half Before of
+    // group `before`, `Back` groups back.
+    template <int H, int Before, int Back>
+    STOLON_ALWAYS void multiply_and_scale(Sums& sums, int64_t before, const Sums& done, Cells& cells) const {
+        begin<H>(sums);
         const Scales scales = scales_of<Before>(before);
         unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS {
-            add_quartet<quartet(H, Q)>(g, sums);
+            add_quartet<quartet(H, Q)>(sums);
             constexpr int from = Q * R * C / kQuartets, to = (Q + 1) * R * C / kQuartets;
-            unrolled<to - from>([&]<int I>() STOLON_ALWAYS { scale<from + I>(before, scales, done, cells); });
+            unrolled<to - from>([&]<int I>() STOLON_ALWAYS { scale<from + I, Back>(scales, done, cells); });
         });
     }
 };

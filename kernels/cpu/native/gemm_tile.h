@@ -41,13 +41,13 @@ inline void plain_tile(const Operands& in, F16 (&out)[R][C]) {
 }
 
 // out[R][C * 16], rows lie `stride` floats apart.
-template <WeightType T, int R, int C>
+template <WeightType T, int R, int C, bool Tabled>
 void tile_of(const Operands& in, const Ending* ending, float* out, int64_t stride) {
     F16 cells[R][C];
     if constexpr (plain(T))
         plain_tile<T, R, C>(in, cells);
     else
-        QuantisedTile<T, R, C>(in).run(in, cells);
+        QuantisedTile<T, R, C, Tabled>(in).run(in, cells);
     if (!ending) {
         unrolled<R * C>([&]<int I>() STOLON_ALWAYS { f_store(out + I / C * stride + I % C * kTile, cells[I / C][I % C]); });
         return;
@@ -77,14 +77,14 @@ constexpr int tiles_at_once(WeightType type, int rows, int columns) {
     return plain(type) || rows * columns <= kCells ? columns : 1;
 }
 
-template <WeightType T, int C, int R>
+template <WeightType T, int C, int R, bool Tabled = false>
 TileFunction tile_with_rows(int rows) {
     if constexpr (R == 0)
         return nullptr;
     else if constexpr (tiles_at_once(T, R, C) < C)
-        return tile_with_rows<T, C, R - 1>(rows);
+        return tile_with_rows<T, C, R - 1, Tabled>(rows);
     else
-        return rows == R ? tile_of<T, R, C> : tile_with_rows<T, C, R - 1>(rows);
+        return rows == R ? tile_of<T, R, C, Tabled> : tile_with_rows<T, C, R - 1, Tabled>(rows);
 }
 
 template <WeightType T>
@@ -94,7 +94,10 @@ TileFunction tile_with(int rows, int columns) {
     return tile_with_rows<T, 1, kRows>(rows);
 }
 
-TileFunction tile_function(WeightType type, int rows, int columns) {
+// With a table there is one tile at once.
+TileFunction tile_function(WeightType type, int rows, int columns, bool tabled) {
+    if constexpr (kTables)
+        if (tabled) return tile_with_rows<WeightType::Q4_1, 1, kRows, true>(rows);
     switch (type) {
         case WeightType::F32: return tile_with<WeightType::F32>(rows, columns);
         case WeightType::F16: return tile_with<WeightType::F16>(rows, columns);

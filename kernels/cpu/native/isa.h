@@ -6,6 +6,8 @@
 #error "compile kernel sources through add_isa()"
 #endif
 
+#include <utility>
+
 #if defined(STOLON_ISA_avx512)
 #define STOLON_AVX512 1
 #include <immintrin.h>
@@ -26,3 +28,16 @@
 #else
 #define STOLON_ALWAYS __attribute__((always_inline))
 #endif
+
+STOLON_BEGIN
+namespace {
+
+// Call f with 0, 1, ... N - 1 as constants.
+template <int N, class F>
+STOLON_ALWAYS inline void unrolled(F&& f) {
+    [&]<int... I>(std::integer_sequence<int, I...>) STOLON_ALWAYS { (f.template operator()<I>(), ...); }
+    (std::make_integer_sequence<int, N>{});
+}
+
+}  // namespace
+STOLON_END

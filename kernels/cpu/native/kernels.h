@@ -55,23 +55,26 @@ struct Weight {
 
 // What the weights are multiplied with.
 enum class ActivationType : int { F32, BF16, Q8 };
-ActivationType activation_of(WeightType type);
 
-// Zero points of codes of one scale a block. Paired is that of 4-bit codes whose scale and offset are a pair (pack.h):
-// 8 in the upper half of 32 bits, and -8.
-enum class Start : int { Paired, Zero8, Zero16, Zero128 };
-inline constexpr int kStartKinds = 4;
-inline constexpr int32_t kStarts[kStartKinds] = {8 * 0xffff, -8, -16, -128};
-inline constexpr int32_t kLowSign = 0x8000;  // of the lower half of a pair; added to what Paired begins with
-inline constexpr int32_t kStartOffsets[kStartKinds] = {kLowSign, 0, 0, 0};
-inline constexpr int32_t kHalfStart = -32;  // of 6-bit codes, which have a scale for half a block
+// A block of 32 activations in 8 bits, and what products with it take: one line of the cache.
+//
+// Its scale is at least absmax / 127.49, and 0 where all are zeros. It has kScaleBits bits behind the leading one, so that
+// the products of the scales of a weight with every one of them can be had beforehand (gemm_table.h).
+struct alignas(64) Q8Block {
+    int8_t values[kBlock];
+    float scale;
+    float weighted;        // the scale times the sum of the values
+    int32_t power, level;  // scale = level / 2^15 * 2^(exponent of the float32 with the bits of power - kPowerBias)
+    int32_t pair_start;    // what a sum of products begins with where a weight has pairs (pack.h)
+    int32_t minus_sum;     // minus the sum of the values
+    int32_t half_starts[2];  // with 6-bit codes: -32 times the sum of 16 values
+};
+inline constexpr int kScaleBits = 5, kScaleLevels = 1 << kScaleBits;
+inline constexpr int kPowerBias = 64;          // powers are not negative
+inline constexpr int32_t kPairStart = 8 * 0xffff;  // times the sum of the values: 8 in the upper half of 32 bits, -8
+inline constexpr int32_t kHalfStart = -32;
 
 // Rows of activations in the form that a weight type takes.
-//
-// Q8: of each row, one after the other in memory, `q8_stride` bytes from row to row: values int8 [k]; then for each block
-//     of 32 its scale, absmax / 127, or over a limit a little lower where that rounds the block with a smaller error (0
-//     for a block of zeros); `weighted`, scale times the sum of the values; and what a sum of products begins with for
-//     each zero point of the codes: kStarts times the sum of the values, and kHalfStart times the sums of both halves.
 struct Activations {
     int64_t rows;
     int64_t k;
@@ -79,22 +82,12 @@ struct Activations {
     int64_t f32_stride;     // floats from row to row
     bf16* half;             // BF16: [rows, k_padded], zero beyond k
     int64_t half_stride;    // k rounded up to a multiple of 32
-    // Q8, of the first row
-    int64_t q8_stride;
-    int8_t* values;                // [k]
-    float* scales;                 // [k / 32]
-    float* weighted;               // [k / 32]
-    int32_t* starts[kStartKinds];  // [k / 32]
-    int32_t* half_starts;          // [k / 16]
+    Q8Block* q8;            // Q8: [rows, k / 32]
+    int64_t q8_stride;      // blocks from row to row: q8_blocks(k)
 };
 
-// Where the parts of a row of the Q8 form lie, in bytes.
-struct Q8Layout {
-    int64_t scales, weighted, starts[kStartKinds], half_starts, bytes;
-    explicit Q8Layout(int64_t k);
-    // Point a to the rows at `base`.
-    void place(Activations& a, std::byte* base) const;
-};
+// An odd number: rows that are read together don't crowd into a few sets of a cache.
+inline int64_t q8_blocks(int64_t k) { return k / kBlock | 1; }
 
 enum class Gate : int { None = 0, Silu, GeluTanh };
 
@@ -107,6 +100,10 @@ struct CacheRows {
     const int32_t* end;
     int64_t due;              // parts of a row that should have been fetched by now (gemm_operands.h)
 };
+
+// Bytes of a lane's scratch that `linear` puts tables into, if they are there: a third of the smallest second-level cache of
+// the processors that tables are for.
+inline constexpr size_t kTableScratch = size_t(320) << 10;
 
 // out[row, n] = sum_k x[row, k] * w[n, k] (+ bias[n]) (+ residual[row, n]); with a gate:
 // act(x . w) * (x . up), where w and up have the same number of columns.

@@ -12,10 +12,10 @@
 //   scales   Q4_0 Q5_0 Q8_0: float16 scale [16] a group. Q5_1: also float16 offset [16].
 //            Q4_1: int16 (scale, offset) [16] a group, in units of the column: a value is
 //            unit * (scale * (code - 8) + 8 * offset). Units are powers of two, uint8 exponents (as float32 has them)
-//            [16] a tile, behind the last tile. So one 16-bit product sums both terms exactly: an int32 that starts as
-//            Start::Paired says, and has the products with the codes added, holds the sum over code - 8 in its lower
-//            half, with the sign bit flipped, and 8 times the sum of the activations in its upper half. (Without that
-//            bit, 0x8000 at the start, a negative lower half would borrow from the upper one.)
+//            [16] a tile, behind the last tile. So one 16-bit product sums both terms: an int32 that starts as
+//            Q8Block::pair_start, and has the products with the codes added, holds the sum over code - 8 in its lower half
+//            and 8 times the sum of the activations in its upper half, less one where the lower half is negative. That one
+//            is an eighth of the least activation of the block that is not zero; each is rounded to half of it.
 //            Q4_K Q5_K: per eight groups a head of float16 scale [16] and offset scale [16], then per group
 //            uint8 [16] and uint8 [16]; scale = d * s, offset = -(dmin * m).
 //            Q6_K: per eight groups float16 scale [16], then per group int8 [2][16]: one for each 16 inputs.
@@ -55,6 +55,11 @@ constexpr QuantLayout quant_layout(WeightType type) {
 // Whether a type is of numbers as they are, without scales.
 constexpr bool plain(WeightType type) {
     return type == WeightType::F32 || type == WeightType::F16 || type == WeightType::BF16;
+}
+
+constexpr ActivationType activation_of(WeightType type) {
+    if (type == WeightType::BF16) return ActivationType::BF16;
+    return plain(type) ? ActivationType::F32 : ActivationType::Q8;
 }
 
 // Whether scales and offsets are pairs of integers.

@@ -285,6 +285,7 @@ void Program::finish() {
             upcoming = op->weights.data();
         }
     }
+    team_.reserve_scratch(kTableScratch);
     read_ahead_ = std::make_unique<ReadAhead>(ops_, team_.size());
     counter_ = std::make_unique<PaddedCounter[]>(size_t(counters_) + ops_.size() + 1);
     finished_ = true;

@@ -55,8 +55,8 @@ Activations activations(const Places& places, const Stage& stage, Range range) {
         a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
     }
     if (stage.q8 >= 0) {
-        const Q8Layout layout(k);
-        layout.place(a, places.bytes(stage.q8) + places.place(stage.q8, range.begin) * layout.bytes);
+        a.q8_stride = q8_blocks(k);
+        a.q8 = reinterpret_cast<Q8Block*>(places.bytes(stage.q8)) + places.place(stage.q8, range.begin) * a.q8_stride;
     }
     return a;
 }

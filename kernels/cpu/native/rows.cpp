@@ -25,14 +25,8 @@ inline Range part(const Lane& lane, int64_t n) {
 }
 
 void prepare_q8(const Lane& lane, const Activations& a) {
-    const int64_t per_row = a.k / kBlock;
-    const Range mine = part(lane, a.rows * per_row);
-    for (int64_t at = mine.begin; at < mine.end;) {
-        const int64_t row = at / per_row, first = at % per_row;
-        const int64_t count = std::min(per_row - first, mine.end - at);
-        quantise_run(a.f32 + row * a.f32_stride + first * kBlock, count, Q8Out(a, row).at(first));
-        at += count;
-    }
+    const Range mine = part(lane, a.rows * (a.k / kBlock));
+    quantise_blocks(a, mine.begin, mine.end);
 }
 
 void to_bf16(const float* x, int64_t count, bf16* out) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "memory.h"
+#include "pack.h"
 #include "schedule_passes.h"
 
 namespace stolon {
@@ -143,7 +144,7 @@ class Maker {
                 stage.x = region_of_[size_t(op.x)];
                 stage.width = x.width;
                 form = rows_region(x.by_output, stage.split,
-                                   type == ActivationType::Q8 ? Q8Layout(x.width).bytes : round_up(x.width, 32) * 2);
+                                   type == ActivationType::Q8 ? q8_blocks(x.width) * int64_t(sizeof(Q8Block)) : round_up(x.width, 32) * 2);
                 (type == ActivationType::Q8 ? stage.q8 : stage.half) = form;
                 made_.stages.push_back(stage);
             }

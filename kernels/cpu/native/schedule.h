@@ -111,7 +111,7 @@ struct Schedule {
 // Up to this many rows schedules are made for the exact number; more rows share one.
 inline constexpr int64_t kFewRows = 8;
 // Rows of a block, at most. Its widest activations fit the second-level cache.
-inline constexpr int64_t kBlockRows = 64;
+inline constexpr int64_t kBlockRows = 128;
 // Stands for any number from kBlockRows * lanes on.
 inline constexpr int64_t kManyRows = kFewRows + 2;
 

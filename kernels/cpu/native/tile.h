@@ -1,6 +1,7 @@
 // Sixteen columns at once: one 512-bit register, two of 256 bits, or an array.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -40,6 +41,8 @@ inline F16 f_i8(const void* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32
 inline F16 f_int(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I16 i_set(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I16 i_add(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+template <int Power>  // of two
+inline I16 i_times(I16 a) { return {_mm512_slli_epi32(a.v, std::countr_zero(unsigned(Power)))}; }
 inline B64 b_load(const void* p) { return {_mm512_loadu_si512(p)}; }
 inline B64 b_low(B64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline B64 b_high(B64 a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
@@ -59,7 +62,13 @@ inline I16 dot4(I16 acc, B64 codes, int32_t activations) {
 inline constexpr bool kCentred8 = false;
 // Low halves of a times low halves of b, plus the same of the high ones; halves are signed.
 inline I16 i_pairs(I16 a, B64 b) { return {_mm512_madd_epi16(a.v, b.v)}; }
-inline I16 i_xor(I16 a, int32_t bits) { return {_mm512_xor_si512(a.v, _mm512_set1_epi32(bits))}; }
+// Signed halves of a times those of `level`, over 2^15, rounded.
+inline B64 b_scaled(B64 a, I16 level) { return {_mm512_mulhrs_epi16(a.v, level.v)}; }
+inline F16 f_bits(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
+// a times a power of two that is given by what it adds to the exponent. Zero becomes a power of two itself.
+inline F16 f_raised(F16 a, I16 power) {
+    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), power.v))};
+}
 // Powers of two, from the exponents that float32 has.
 inline F16 f_powers(const uint8_t* exponents) {
     const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)exponents));
@@ -105,6 +114,11 @@ inline I16 i_set(int32_t x) { return {{_mm256_set1_epi32(x), _mm256_set1_epi32(x
 inline I16 i_add(I16 a, I16 b) {
     return {{_mm256_add_epi32(a.v[0], b.v[0]), _mm256_add_epi32(a.v[1], b.v[1])}};
 }
+template <int Power>
+inline I16 i_times(I16 a) {
+    constexpr int shift = std::countr_zero(unsigned(Power));
+    return {{_mm256_slli_epi32(a.v[0], shift), _mm256_slli_epi32(a.v[1], shift)}};
+}
 inline B64 b_load(const void* p) {
     const __m256i* b = (const __m256i*)p;
     return {{_mm256_loadu_si256(b), _mm256_loadu_si256(b + 1)}};
@@ -141,11 +155,16 @@ inline I16 dot4(I16 acc, B64 codes, int32_t activations) {
     return acc;
 }
 inline constexpr bool kCentred8 = true;
-inline I16 i_xor(I16 a, int32_t bits) {
-    return {{_mm256_xor_si256(a.v[0], _mm256_set1_epi32(bits)), _mm256_xor_si256(a.v[1], _mm256_set1_epi32(bits))}};
-}
 inline I16 i_pairs(I16 a, B64 b) {
     return {{_mm256_madd_epi16(a.v[0], b.v[0]), _mm256_madd_epi16(a.v[1], b.v[1])}};
+}
+inline B64 b_scaled(B64 a, I16 level) {
+    return {{_mm256_mulhrs_epi16(a.v[0], level.v[0]), _mm256_mulhrs_epi16(a.v[1], level.v[1])}};
+}
+inline F16 f_bits(I16 a) { return {{_mm256_castsi256_ps(a.v[0]), _mm256_castsi256_ps(a.v[1])}}; }
+inline F16 f_raised(F16 a, I16 power) {
+    return {{_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v[0]), power.v[0])),
+             _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v[1]), power.v[1]))}};
 }
 inline F16 f_powers(const uint8_t* exponents) {
     const __m128i e = _mm_loadu_si128((const __m128i*)exponents);
@@ -192,6 +211,8 @@ inline F16 f_i8(const void* p) { STOLON_EACH16(F16, float(((const int8_t*)p)[i])
 inline F16 f_int(I16 a) { STOLON_EACH16(F16, float(a.v[i])); }
 inline I16 i_set(int32_t x) { STOLON_EACH16(I16, x); }
 inline I16 i_add(I16 a, I16 b) { STOLON_EACH16(I16, a.v[i] + b.v[i]); }
+template <int Power>
+inline I16 i_times(I16 a) { STOLON_EACH16(I16, a.v[i] * Power); }
 inline B64 b_load(const void* p) {
     B64 b;
     std::memcpy(b.v, p, 64);
@@ -233,7 +254,6 @@ inline I16 dot4(I16 acc, B64 codes, int32_t activations) {
     return acc;
 }
 inline constexpr bool kCentred8 = false;
-inline I16 i_xor(I16 a, int32_t bits) { STOLON_EACH16(I16, a.v[i] ^ bits); }
 inline I16 i_pairs(I16 a, B64 b) {
     I16 r;
     for (int i = 0; i < 16; ++i) {
@@ -243,6 +263,21 @@ inline I16 i_pairs(I16 a, B64 b) {
         r.v[i] = x[0] * y[0] + x[1] * y[1];
     }
     return r;
+}
+inline B64 b_scaled(B64 a, I16 level) {
+    int16_t halves[32], levels[32];
+    std::memcpy(halves, a.v, 64);
+    std::memcpy(levels, level.v, 64);
+    for (int i = 0; i < 32; ++i) halves[i] = int16_t((halves[i] * levels[i] + (1 << 14)) >> 15);
+    std::memcpy(a.v, halves, 64);
+    return a;
+}
+inline F16 f_bits(I16 a) { STOLON_EACH16(F16, float_from_bits(uint32_t(a.v[i]))); }
+inline F16 f_raised(F16 a, I16 power) {
+    I16 bits;
+    std::memcpy(bits.v, a.v, 64);
+    for (int i = 0; i < 16; ++i) bits.v[i] = int32_t(uint32_t(bits.v[i]) + uint32_t(power.v[i]));
+    return f_bits(bits);
 }
 inline F16 f_powers(const uint8_t* exponents) {
     STOLON_EACH16(F16, float_from_bits(uint32_t(exponents[i]) << 23));
