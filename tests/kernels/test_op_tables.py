@@ -45,8 +45,8 @@ def _inference() -> object:
 SCALES_ROUNDED = 4e-5
 """Of the largest value: kernels keep scales and offsets of Q4_1 in 16 bits, in a unit of the column."""
 PAIRS_ROUNDED = 1e-3
-"""Of the largest value: in products they are rounded again for the scale of a block, and a sum of activations is one
-eighth of a unit too small where the sum of the products is negative."""
+"""Of the largest value: in products they are rounded again for the scale of a block, and a sum of activations
+is an eighth of a unit too small where the sum of the products is negative."""
 
 
 def close(ops: Ops, got: Tensor, wanted: Tensor) -> None:
@@ -149,7 +149,8 @@ def test_what_is_not_a_number_stays_in_its_row(table: str, kind: str, rows: int)
     ops, x = NATIVE_TABLES[table], random(rows, 512)
     packed = ops.pack_linear([random_weight(kind, 33, 512)])
     wanted = ops.linear(x, packed).clone()
-    for row, value in ((0, torch.nan), (1, -torch.inf), (2, 1e12)):  # the last: beyond what is multiplied in 8 bits
+    # The last one is beyond what is multiplied in eight bits.
+    for row, value in ((0, torch.nan), (1, -torch.inf), (2, 1e12)):
         x[row, 100 + row] = value
     got = ops.linear(x, packed)
     assert got[:3].isnan().all()
