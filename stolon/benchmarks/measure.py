@@ -77,8 +77,6 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
     engines: Engines = {}
     with tempfile.TemporaryDirectory(prefix="stolon-bench-") as name:
         folder = Path(name)
-        say("memory bandwidth")
-        bandwidth = measured_bandwidth(plan.threads)
         _into_page_cache(plan.model)
         starter = Starter(plan.model, plan.threads, folder, plan.pythons)
         try:
@@ -87,7 +85,7 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
             probe = token_prompts(_tokenizer(ours), 8, PROMPT_TOKENS)
             peers, missing = starter.all_peers(plan.peers, probe, engines, say)
             workers = [ours, *peers]
-            _measure(plan, workers, engines, say)
+            bandwidth = _measure(plan, workers, engines, say)
             _quality(plan, starter, workers, engines, say)
         finally:
             starter.close_all()
@@ -114,8 +112,16 @@ def measure(plan: Plan, say: Say) -> dict[str, Any]:
     }
 
 
-def _measure(plan: Plan, workers: list[Worker], engines: Engines, say: Say) -> None:
-    rows = Rows(workers, engines, new_tokens=plan.new_tokens, repeats=plan.repeats, say=say)
+def _measure(plan: Plan, workers: list[Worker], engines: Engines, say: Say) -> float:
+    """All rows; returns the bandwidth of memory beside the one that it limits."""
+    rows = Rows(
+        workers,
+        engines,
+        new_tokens=plan.new_tokens,
+        repeats=plan.repeats,
+        say=say,
+        probe=lambda: measured_bandwidth(plan.threads),
+    )
     rows.prefill_and_decode()
     for worker in workers:
         memory = worker.ask("memory")
@@ -132,6 +138,7 @@ def _measure(plan: Plan, workers: list[Worker], engines: Engines, say: Say) -> N
         ours.ask("program", texts=texts, new_tokens=plan.new_tokens) for _ in range(plan.repeats)
     ]
     engines["stolon"]["program"] = min(runs, key=lambda run: run["seconds"] / run["engine_seconds"])
+    return rows.bandwidth
 
 
 def _quality(

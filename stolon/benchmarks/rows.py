@@ -31,6 +31,11 @@ class Rows:
     Args:
         engines: what is known of each engine, by the worker's name; a row adds its label there.
             A peer that fails in a row gets ``{"error": reason}``; this engine's failure is raised.
+        probe: measures the memory's bandwidth, in bytes per second.
+
+    Attributes:
+        bandwidth: the fastest that memory was beside the decoding of one sequence, which it limits. On
+            shared machines it is twice as fast in one minute as in another.
     """
 
     def __init__(
@@ -41,9 +46,11 @@ class Rows:
         new_tokens: int,
         repeats: int,
         say: Callable[[str], None],
+        probe: Callable[[], float],
     ) -> None:
         self.workers, self.engines = workers, engines
         self.new_tokens, self.repeats, self.say = new_tokens, repeats, say
+        self.probe, self.bandwidth = probe, 0.0
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.workers[0].ask("tokenize", text=text)["ids"]
@@ -59,9 +66,14 @@ class Rows:
                 f"decode_{batch}",
                 "decode",
                 batch * self.new_tokens,
+                beside=self._probe if batch == 1 else None,
                 prompts=prompts[:batch],
                 new_tokens=self.new_tokens,
             )
+
+    def _probe(self) -> None:
+        self.say("memory bandwidth")
+        self.bandwidth = max(self.bandwidth, self.probe())
 
     def shared(self) -> None:
         """Long contexts that have most of their tokens in common. Workers repeat it themselves: it
@@ -104,11 +116,20 @@ class Rows:
                 self.engines[name][label]["same_as_stolon"] = same / sum(map(len, ours))
 
     def _in_turns(
-        self, label: str, do: str, tokens: int, *, once: bool = False, **arguments: Any
+        self,
+        label: str,
+        do: str,
+        tokens: int,
+        *,
+        once: bool = False,
+        beside: Callable[[], None] | None = None,
+        **arguments: Any,
     ) -> None:
-        """Best time of each engine, as tokens per second under `label`."""
+        """Best time of each engine, as tokens per second under `label`. `beside` runs before each turn."""
         spent = {worker.name: 0.0 for worker in self.workers}
         for repeat in range(1 if once else self.repeats):
+            if beside is not None:
+                beside()
             for worker in self.workers:
                 engine = self.engines[worker.name]
                 if spent[worker.name] > MAX_SECONDS or "error" in engine.get(label, {}):

@@ -373,10 +373,31 @@ def test_a_slow_engine_is_not_asked_again(monkeypatch):
 
     monkeypatch.setattr("stolon.benchmarks.rows.MAX_SECONDS", 0.0)
     worker = Slow()
-    rows = Rows([worker], {"stolon": {}}, new_tokens=1, repeats=3, say=quiet)
+    rows = Rows([worker], {"stolon": {}}, new_tokens=1, repeats=3, say=quiet, probe=float)
     rows._in_turns("prefill", "prefill", 10)
     assert worker.asked == 1
     assert rows.engines["stolon"]["prefill"]["tokens_per_second"] == 10
+
+
+def test_memory_is_measured_beside_what_it_limits():
+    order = []
+
+    class Fast:
+        name = "stolon"
+
+        def ask(self, do, **arguments):
+            order.append(do if do != "decode" else f"decode {len(arguments['prompts'])}")
+            return {"seconds": 1.0, "ids": [1] * 512}
+
+    def probe():
+        order.append("probe")
+        return {1: 5e9, 2: 9e9, 3: 7e9}[order.count("probe")]
+
+    rows = Rows([Fast()], {"stolon": {}}, new_tokens=1, repeats=3, say=quiet, probe=probe)
+    rows.prefill_and_decode()
+    assert order[order.index("probe") :][:6] == ["probe", "decode 1"] * 3
+    assert order.count("probe") == 3
+    assert rows.bandwidth == 9e9
 
 
 def test_divergence():
