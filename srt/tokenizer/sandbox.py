@@ -3,12 +3,13 @@
 A template comes with a model file and is not trusted. It sees no Python, no files and no loader;
 its output, its loop steps and its time are bounded:
 
-* every `for` charges its steps to a budget, so `range`, nested loops and recursive macros end;
+* every `for` charges its steps to a budget, so `range`, nested loops and recursive macros end; so does
+  every call, and every filter and method what it goes through;
 * the operators that build strings or lists (``+ * ** % ~``) and the output refuse results over a
   cap;
 * filters and methods take no number over a thousand, as ``|center(10**9)`` would, and what they
   put together is measured before it is made;
-* the clock is looked at whenever a loop or an output step is charged.
+* the clock is looked at in every step of a loop, and whenever something is charged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ MAX_SECONDS = 5.0
 BUDGET = "_stolon_budget"  # the name under which a rendering passes its Budget
 _COUNT = "_stolon_count"
 _JOIN = "_stolon_join"
+MAX_BITS = 4096  # of whole numbers that are multiplied
 MAX_NUMBER = 1000  # that a filter or a method is given: a width, an indent, a number of items
+_OWN = frozenset({_COUNT, _JOIN})  # these charge what they do themselves
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\d{4,}|\*)")
 _WIDE_FIELD = re.compile(r"\{[^{}]*(\d{4,}|\{)")
 
@@ -98,6 +101,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters[_JOIN] = _join
         for name, function in self.filters.items():
             self.filters[name] = _bounded(name, function)
+        del self.globals["lipsum"]  # makes text of any length; no chat needs it
         self.globals["raise_exception"] = _raise
         self.globals["strftime_now"] = _strftime_now
 
@@ -110,10 +114,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return tree
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        budget: Budget = context.parent[BUDGET]
+        budget.step()
         receiver = getattr(obj, "__self__", None)
         if isinstance(receiver, str | list | dict):
-            budget: Budget = context.parent[BUDGET]
             _check_call(budget, obj.__name__, receiver, (*args, *kwargs.values()))
+            _charge(budget, receiver)
         return super().call(context, obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -128,6 +134,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             for sized, times in ((left, right), (right, left)):
                 if isinstance(sized, str | list | tuple) and isinstance(times, int):
                     _check_size(budget, len(sized) * times)
+            if (
+                isinstance(left, int)
+                and isinstance(right, int)
+                and max(left.bit_length(), right.bit_length()) > MAX_BITS
+            ):
+                raise BudgetExceeded("it computes too large a number")
         elif operator == "**":
             if not (abs(left) <= 10**6 and abs(right) <= 64):
                 raise BudgetExceeded("it computes too large a power")
@@ -162,6 +174,14 @@ def _check_call(budget: Budget, name: str, receiver: Any, arguments: tuple[Any, 
         _check_joined(budget, receiver, texts[0] if texts else "")
 
 
+def _charge(budget: Budget, value: Any) -> Any:
+    """Pay for going through a value once. Returns it; what has no length pays as it goes."""
+    if isinstance(value, Sized):
+        budget.step(1 + (len(value) // 64 if isinstance(value, str | bytes) else len(value)))
+        return value
+    return _counted(budget, value) if isinstance(value, Iterator) else value
+
+
 def _check_joined(budget: Budget, parts: Sized, between: str) -> None:
     _check_size(budget, len(parts) * len(between))
 
@@ -173,7 +193,10 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @pass_context
     @wraps(function)
     def checked(context: Context, value: Any, /, *args: Any, **kwargs: Any) -> Any:
-        _check_call(context.parent[BUDGET], name, value, (*args, *kwargs.values()))
+        budget: Budget = context.parent[BUDGET]
+        _check_call(budget, name, value, (*args, *kwargs.values()))
+        if name not in _OWN:
+            value = _charge(budget, value)
         first = {
             "context": (context,),
             "eval_context": (context.eval_ctx,),
@@ -193,8 +216,23 @@ def _count(context: Context, items: Iterable[Any]) -> Iterable[Any]:
     budget: Budget = context.parent[BUDGET]
     if isinstance(items, Sized):
         budget.step(1 + len(items))
-        return items
+        return _Watched(budget, items)
     return _counted(budget, items)
+
+
+class _Watched:
+    """What a loop goes through, paid for beforehand; its body may take long without any other step."""
+
+    def __init__(self, budget: Budget, items: Any) -> None:
+        self._budget, self._items = budget, items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self._budget.step(0)
+            yield item
 
 
 def _counted(budget: Budget, items: Iterable[Any]) -> Iterator[Any]:

@@ -227,6 +227,12 @@ def test_errors_name_the_line() -> None:
         "{{ '%999999999d' % 1 }}",
         "{{ range(999999999) | list }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ lipsum(n=10**9) }}",
+        "{% for i in range(9999) %}{% set x = range(99999) | sort %}{% endfor %}",
+        "{% for i in range(9999) %}{% set x = range(99999) | map('string') | list %}{% endfor %}",
+        "{% for i in range(99999) %}{% set x = ('a' * 500000).upper() %}{% endfor %}",
+        "{% set n = namespace(x=7) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
         "{{ 'x' | center(10**9) }}",
         "{{ 'x'.center(10**6 * 900) }}",
         "{{ 'x'.ljust(width=10**9) }}",
@@ -248,6 +254,20 @@ def test_errors_name_the_line() -> None:
 def test_a_template_that_never_ends_is_stopped(source: str) -> None:
     with pytest.raises(TemplateError):
         ChatTemplate(source, special_tokens=[]).render([])
+
+
+def test_the_clock_stops_a_loop_whose_body_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stolon.srt.tokenizer.sandbox.MAX_SECONDS", 0.1)
+    body = "{% set x = ('a' * 250000 + 'b') in ('a' * 500000) %}"
+    source = "{% for i in range(9999) %}" + body + "{% endfor %}"
+    with pytest.raises(TemplateError, match="longer than"):
+        ChatTemplate(source, special_tokens=[]).render([])
+
+
+def test_loops_know_their_length() -> None:
+    source = "{% for i in range(3) %}{{ loop.length }}{{ loop.last }} {% else %}none{% endfor %}"
+    template = ChatTemplate(source, special_tokens=[])
+    assert template.render([]) == "3False 3False 3True "
 
 
 @pytest.mark.parametrize(
