@@ -103,8 +103,8 @@ def as_multiplied(x: Tensor, kind: str) -> Tensor:
         return x
     blocks = x.unflatten(1, (-1, 32))
     largest = blocks.abs().amax(dim=2, keepdim=True)
-    # Scales are floats of five bits behind the leading one: the least that fits, and the next.
-    step = 1 << 18
+    # Scales are floats of six bits behind the leading one: the least that fits, and the next.
+    step = 1 << 17
     # Not largest / 127.49, which torch computes as a product with a reciprocal.
     bits = (largest / torch.full_like(largest, 127.49)).view(torch.int32) + (step - 1) & ~(step - 1)
     best = least = None

@@ -13,7 +13,7 @@ namespace {
 
 // Of a group of inputs and a tile of 16 columns: a vector for each level.
 constexpr int64_t kTableBytes = kScaleLevels * int64_t(sizeof(B64));
-constexpr int64_t kTabledRows = 96;  // fewer do not pay for a table
+constexpr int64_t kTabledRows = 192;  // fewer do not pay for a table
 
 // Where the vector of a level lies: the level is (kScaleLevels + i) << (14 - kScaleBits), twice.
 inline int64_t table_offset(int32_t level) {

@@ -69,7 +69,7 @@ struct alignas(64) Q8Block {
     int32_t minus_sum;     // minus the sum of the values
     int32_t half_starts[2];  // with 6-bit codes: -32 times the sum of 16 values
 };
-inline constexpr int kScaleBits = 5, kScaleLevels = 1 << kScaleBits;
+inline constexpr int kScaleBits = 6, kScaleLevels = 1 << kScaleBits;
 inline constexpr int kPowerBias = 64;          // powers are not negative
 inline constexpr int32_t kPairStart = 8 * 0xffff;  // times the sum of the values: 8 in the upper half of 32 bits, -8
 inline constexpr int32_t kHalfStart = -32;

@@ -110,8 +110,8 @@ struct Schedule {
 
 // Up to this many rows schedules are made for the exact number; more rows share one.
 inline constexpr int64_t kFewRows = 8;
-// Rows of a block, at most. Its widest activations fit the second-level cache.
-inline constexpr int64_t kBlockRows = 128;
+// Rows of a block, at most: enough to pay for tables of scales (gemm_table.h), and about what a second-level cache holds.
+inline constexpr int64_t kBlockRows = 256;
 // Stands for any number from kBlockRows * lanes on.
 inline constexpr int64_t kManyRows = kFewRows + 2;
 
