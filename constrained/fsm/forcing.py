@@ -8,7 +8,7 @@ from stolon.constrained.vocabulary import Vocabulary
 
 __all__ = ["MAX_BYTES", "canonical_run"]
 
-MAX_BYTES = 1024  # a longer run goes on once this part is accepted; to tokenize more holds up the engine
+MAX_BYTES = 1024  # a longer run goes on once this part is accepted; more would hold up the engine
 MAX_TOKENS = 1024
 PROBES = 24
 MAX_ENDING = 64
