@@ -1,0 +1,11 @@
+"""A program of one generation, for tests that need any program."""
+
+from __future__ import annotations
+
+import stolon as sl
+
+
+@sl.function
+def profile(s, note, scale=1):
+    s += f"{note}:" + sl.gen("a")
+    return scale
