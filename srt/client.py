@@ -65,7 +65,14 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStats(msgspec.Struct, kw_only=True):
     """Counters since start and gauges of now. Times in seconds.
 
+    Every request that is submitted counts in `requests`, and once it is over in one of `finished`, `failed`
+    and `aborted`, whatever its number of samples and however early it ended.
+
     Attributes:
+        finished: requests whose samples all came to their end.
+        failed: requests that ended with an error: refused (also when a grammar is, or the queue is full),
+            broken by a fault, or cut off because the engine was closed.
+        aborted: requests that were cancelled, before they began or while some sample was still running.
         kv_used: slots of running sequences and cached prefixes; kv_evictable of them can be had back.
         short_heads: output rows whose logits were computed for the few tokens that a grammar left.
         skipped_heads: output rows whose logits were not computed, as a grammar left one token.
@@ -79,6 +86,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     kv_evictable: int = 0
     steps: int = 0
     requests: int = 0
+    finished: int = 0
     failed: int = 0
     aborted: int = 0
     retractions: int = 0

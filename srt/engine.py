@@ -236,7 +236,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters since start and gauges of now."""
-        return self._loop.snapshot()
+        return self._intake.stats()
 
     def flush_cache(self) -> None:
         """Drop every cached prefix that no running request uses."""

@@ -12,6 +12,7 @@ from functools import partial
 
 from stolon.errors import EngineClosed, InternalError, InvalidRequest, Overloaded, StolonError
 from stolon.srt.admission import Admission
+from stolon.srt.client import EngineStats
 from stolon.srt.job import Job
 from stolon.srt.loop import EngineLoop
 from stolon.srt.protocol import Event, Failed, Gen, Request, Tokens
@@ -33,6 +34,7 @@ class Intake:
         self._lock = threading.Lock()
         self._pending: dict[str, bool] = {}  # being prepared; whether it was aborted meanwhile
         self._closed = False
+        self._submitted = self._refused = 0
         # Also when the engine is dropped or the interpreter ends: a thread in the middle of a step must not
         # outlive the libraries it computes with.
         self._shutdown = weakref.finalize(self, _stop, admission, self._workers, loop)
@@ -43,13 +45,15 @@ class Intake:
         with self._lock:
             if self._closed:
                 raise EngineClosed("the engine is closed")
+            self._submitted += 1
+            refusal: StolonError | None = None
             if request.rid in self._pending:
-                error = InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
-                on_event(Failed.of(request.rid, error))
-                return
-            if len(self._pending) + self._loop.waiting >= MAX_QUEUE:
-                full = Overloaded(f"{MAX_QUEUE} requests are waiting", hint="retry later")
-                on_event(Failed.of(request.rid, full))
+                refusal = InvalidRequest(f"request id {request.rid!r} is in use", param="rid")
+            elif len(self._pending) + self._loop.waiting >= MAX_QUEUE:
+                refusal = Overloaded(f"{MAX_QUEUE} requests are waiting", hint="retry later")
+            if refusal is not None:
+                self._refused += 1
+                on_event(Failed.of(request.rid, refusal))
                 return
             self._pending[request.rid] = False
             at_once = _is_quick(request)
@@ -71,6 +75,14 @@ class Intake:
         except EngineClosed:
             return
 
+    def stats(self) -> EngineStats:
+        """The loop's counters and gauges, with the requests that never came to it."""
+        stats = self._loop.snapshot()
+        with self._lock:  # after the loop's: no request counts as over before it counts at all
+            stats.requests = self._submitted
+            stats.failed += self._refused
+        return stats
+
     def close(self) -> None:
         """Stop the loop. Requests that are not finished fail with EngineClosed. Closing twice is fine."""
         with self._lock:
@@ -85,13 +97,11 @@ class Intake:
         try:
             job = self._admission.prepare(request, on_event, submitted)
         except StolonError as error:
-            self._forget(request.rid)
-            on_event(Failed.of(request.rid, error))
+            self._turn_away(request, on_event, error)
             return
         except Exception as error:
-            self._forget(request.rid)
             failure = InternalError(f"preparing the request failed ({type(error).__name__})")
-            on_event(Failed.of(request.rid, failure))
+            self._turn_away(request, on_event, failure)
             return
         with self._lock:
             # In one go, so that an abort always finds the request in one of the two places.
@@ -99,6 +109,7 @@ class Intake:
             try:
                 self._loop.post(partial(self._loop.add, job))
             except EngineClosed as error:
+                self._refused += 1
                 on_event(Failed.of(request.rid, error))
                 return
         if aborted:
@@ -122,9 +133,14 @@ class Intake:
         with suppress(EngineClosed):
             self._loop.post(partial(self._loop.refuse, job, error))
 
-    def _forget(self, rid: str) -> None:
+    def _turn_away(
+        self, request: Request, on_event: Callable[[Event], None], error: StolonError
+    ) -> None:
+        """End a request that never was a job."""
         with self._lock:
-            self._pending.pop(rid, None)
+            self._pending.pop(request.rid, None)
+            self._refused += 1
+        on_event(Failed.of(request.rid, error))
 
 
 def _is_quick(request: Request) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,9 @@ class Job:
     Attributes:
         prompt: int64, the leading known tokens.
         head: the first SHARED_TOKENS of them as bytes: jobs that differ here share nothing worth waiting for.
+        aborted: whether a sample was cancelled before its end.
+        over: whether it ended, with an error or with the last of its samples.
+        unfinished: samples that are not at their end.
     """
 
     request: Request
@@ -81,6 +84,10 @@ class Job:
     aborted: bool = False
     over: bool = False
     prompt_reported: bool = False
+    unfinished: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unfinished = self.request.n
 
     @property
     def uncompiled(self) -> list[Uncompiled]:

@@ -114,7 +114,6 @@ class EngineLoop:
 
     def add(self, job: Job) -> None:
         """Queue an admitted job."""
-        self.stats.requests += 1
         rid = job.request.rid
         if rid in self._jobs:
             self._forget_finished()
@@ -152,7 +151,7 @@ class EngineLoop:
         self._space.check_integrity(self._scheduler.running)
 
     def snapshot(self) -> EngineStats:
-        """Counters and gauges of now, as a copy."""
+        """Counters and gauges of now, as a copy; all but `requests`, which the intake counts."""
         stats = copy(self.stats)
         stats.running = len(self._scheduler.running)
         stats.waiting = len(self._scheduler.waiting)

@@ -73,6 +73,7 @@ class Walker:
 
     def abort(self, seq: Sequence) -> None:
         """End one sample with what it has."""
+        seq.job.aborted = True
         gen = seq.at_gen
         if gen is not None and seq.generation is not None:
             self._report(seq, seq.generation, Finish(kind="abort"))
@@ -80,7 +81,6 @@ class Walker:
             usage = seq.account.usage(forced=0, sampled=0, retractions=seq.retractions)
             nothing = GenResult(text="", token_ids=[], finish=Finish(kind="abort"), usage=usage)
             self._segment_done(seq, gen.segment, nothing)
-        self._stats.aborted += 1
         self.finish_sample(seq)
 
     def guard(self, seq: Sequence, action: Callable[[], None]) -> None:
@@ -220,6 +220,12 @@ class Walker:
         self._scheduler.remove(seq)
         self._stats.prompt_tokens += seq.prompt_len
         self._stats.cached_tokens += seq.prompt_cached
+        job = seq.job
+        job.unfinished -= 1
+        if not job.unfinished:
+            job.over = True
+            self._stats.aborted += job.aborted
+            self._stats.finished += not job.aborted
         done = SampleDone(
             rid=seq.job.request.rid,
             sample=seq.sample,

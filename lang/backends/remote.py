@@ -90,12 +90,13 @@ class RemoteBackend(ABC):
             await BlockWalk(self, request, on_event).run()
 
         def on_end(error: StolonError | None) -> None:
-            if error is None:
-                return
+            aborted = isinstance(error, Aborted)
             with self._lock:
-                self._stats.failed += not isinstance(error, Aborted)
-                self._stats.aborted += isinstance(error, Aborted)
-            on_event(Failed.of(request.rid, error))
+                self._stats.finished += error is None
+                self._stats.aborted += aborted
+                self._stats.failed += error is not None and not aborted
+            if error is not None:
+                on_event(Failed.of(request.rid, error))
 
         self._requests.begin(request.rid, serve, on_end)
         with self._lock:

@@ -73,8 +73,14 @@ class _EngineCollector(Collector):
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache", stats.cached_tokens),
             ("num_preemptions", "Sequences retracted for want of KV slots", stats.retractions),
             ("evicted_tokens", "Cached tokens dropped for want of KV slots", stats.evicted_tokens),
+            ("engine_requests", "Requests submitted to the engine", stats.requests),
+            ("engine_finished_requests", "Requests whose samples all ended", stats.finished),
             ("engine_aborted_requests", "Requests cancelled", stats.aborted),
-            ("engine_failed_requests", "Requests that ended with an error", stats.failed),
+            (
+                "engine_failed_requests",
+                "Requests that ended with an error, refusals included",
+                stats.failed,
+            ),
         )
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"stolon_{name}", text, value=value)
