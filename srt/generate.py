@@ -121,7 +121,16 @@ def _request(prompt: object, input_ids: object, options: GenerateOptions) -> Req
 
 def _token_ids(input_ids: object) -> list[int]:
     try:
-        return list(map(index, input_ids))  # type: ignore[call-overload]
+        ids = list(input_ids)  # type: ignore[call-overload]
+        if set(map(type, ids)) <= {int}:
+            return ids
+        # Of numpy and torch. What a truth value is shows in the plain value only.
+        plain = [value.tolist() if hasattr(value, "tolist") else value for value in ids]
+        if bool in set(map(type, plain)):
+            raise InvalidRequest(
+                "input_ids must be token ids, and True and False are none", param="input_ids"
+            )
+        return list(map(index, plain))
     except TypeError:
         raise InvalidRequest(
             "input_ids must be a list of token ids, or a list of such lists", param="input_ids"
@@ -134,12 +143,14 @@ def _sampling(options: GenerateOptions) -> Sampling:
         if name in fields:
             value = fields[name]
             one = isinstance(value, str) and name != "stop_token_ids"
-            fields[name] = (value,) if one else tuple(_several(value, name) if value else ())
+            several = () if value is None else (value,) if one else _several(value, name)
+            fields[name] = tuple(several)
     return Sampling(seed=options.get("seed"), **fields)
 
 
 def _logprobs(options: GenerateOptions) -> LogprobSpec | None:
-    top = _integer(options.get("top_logprobs_num") or 0, "top_logprobs_num")
+    given = options.get("top_logprobs_num")
+    top = 0 if given is None else _integer(given, "top_logprobs_num")
     mode = options.get("logprob_mode")
     if mode not in (None, *get_args(LogprobMode)):
         known = ", ".join(get_args(LogprobMode))

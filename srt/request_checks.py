@@ -74,6 +74,8 @@ class RequestChecks:
                     param="prompt",
                 )
         elif isinstance(segment, Tokens):
+            if not isinstance(segment.ids, list) or not set(map(type, segment.ids)) <= {int}:
+                raise InvalidRequest("token ids must be a list of integers", param="input_ids")
             if segment.ids and not 0 <= min(segment.ids) <= max(segment.ids) < vocab:
                 token = next(token for token in segment.ids if not 0 <= token < vocab)
                 raise InvalidRequest(
