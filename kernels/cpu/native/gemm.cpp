@@ -7,27 +7,39 @@ STOLON_BEGIN
 namespace {
 
 struct Item {
-    int64_t weight, tile, column;  // the first tile of the item, its first column in the output
+    size_t weight;
+    int64_t tile, column;  // the first tile of the item, its first column in the output
     int tiles;
 };
 
-// How many items of so many tiles there are.
-int64_t items_of(const Weight& w, int width) { return ((w.columns + kTile - 1) / kTile + width - 1) / width; }
+int64_t tiles_of(const Weight& w) { return (w.columns + kTile - 1) / kTile; }
 
-Item find_item(const LinearArgs& args, int64_t index, int width) {
-    int64_t column = 0;
-    for (int64_t i = 0; i < args.weight_count; ++i) {
-        const int64_t items = items_of(args.weights[i], width);
-        if (index < items) {
-            const int64_t tile = index * width;
-            const int64_t tiles = (args.weights[i].columns + kTile - 1) / kTile;
-            return {i, tile, column + tile * kTile, int(std::min<int64_t>(width, tiles - tile))};
-        }
-        index -= items;
-        column += args.weights[i].columns;
+// What lanes divide matrices side by side into: so many tiles each, of one matrix.
+class Items {
+    std::span<const Weight> weights_;
+    int width_;
+
+public:
+    Items(std::span<const Weight> weights, int width) : weights_(weights), width_(width) {}
+
+    int64_t of(const Weight& w) const { return (tiles_of(w) + width_ - 1) / width_; }
+    int64_t count() const {
+        int64_t sum = 0;
+        for (const Weight& w : weights_) sum += of(w);
+        return sum;
     }
-    return {0, 0, 0, 0};
-}
+    // Number `index`, which is less than the count.
+    Item operator[](int64_t index) const {
+        int64_t column = 0;
+        size_t weight = 0;
+        for (int64_t items; index >= (items = of(weights_[weight])); ++weight) {
+            index -= items;
+            column += weights_[weight].columns;
+        }
+        const int64_t tile = index * width_;
+        return {weight, tile, column + tile * kTile, int(std::min<int64_t>(width_, tiles_of(weights_[weight]) - tile))};
+    }
+};
 
 struct Bytes {
     const uint8_t* begin;
@@ -40,6 +52,12 @@ Bytes bytes_of(const Weight& w, const Item& item) {
     return {begin, begin + item.tiles * w.tile_bytes};
 }
 
+// Whether a product is little but reading a quantised weight. Then tiles go by one after the other, as they lie in memory:
+// the hardware recognises that and reads ahead, faster than it does what it is asked for.
+bool streams(const LinearArgs& args) {
+    return args.x->rows == 1 && std::none_of(args.weights.begin(), args.weights.end(), [](const Weight& w) { return plain(w.type); });
+}
+
 // How many groups of inputs the tiles of an item go by, over all rows.
 int64_t visits_of(const Activations& x, const Weight& w, int tiles) {
     const int64_t pieces = (x.rows + kRows - 1) / kRows, groups = std::max<int64_t>(1, x.k / kBlock);
@@ -47,11 +65,10 @@ int64_t visits_of(const Activations& x, const Weight& w, int tiles) {
 }
 
 // Parts of a row of the cache to be fetched with each group, so that this lane is through with all that are due.
-int64_t pace_of(const Lane& lane, const LinearArgs& args, int width) {
+int64_t pace_of(const Lane& lane, const LinearArgs& args, const Items& items, int width) {
     if (!args.cache_rows) return 0;
     int64_t visits = 0;
-    for (int64_t i = 0; i < args.weight_count; ++i)
-        visits += items_of(args.weights[i], width) * visits_of(*args.x, args.weights[i], width);
+    for (const Weight& w : args.weights) visits += items.of(w) * visits_of(*args.x, w, width);
     if (args.gate != Gate::None) visits *= 2;
     return args.cache_rows_due * kRowParts * lane.count / visits + 1;
 }
@@ -104,29 +121,33 @@ void linear(const Lane& lane, const LinearArgs& args) {
     const bool gated = args.gate != Gate::None;
     B64* const table = room_for_tables(lane, args);
     B64* const gate_table = table && gated ? table + args.x->k / kBlock * kScaleLevels : nullptr;
-    const int width = table ? 1 : kColumns;  // tiles of an item
-    int64_t items = 0;
-    for (int64_t i = 0; i < args.weight_count; ++i) items += items_of(args.weights[i], width);
+    const bool streamed = streams(args);
+    const int width = table || streamed ? 1 : kColumns;  // tiles of an item
+    const Items items(args.weights, width);
+    const int64_t total = items.count();
     alignas(64) float cells[kChunk * kTile], gates[kChunk * kTile];
     const int64_t rows = args.x->rows, chunks = (rows * width + kChunk - 1) / kChunk;
-    const int64_t pace = pace_of(lane, args, width);
-    int64_t index = Lane::claim(*args.counter);
-    while (index < items) {
-        const int64_t next = Lane::claim(*args.counter);
-        const Item item = find_item(args, index, width);
-        if (!item.tiles) return;
-        // After the last item of this call: the first ones of the next.
+    const int64_t pace = pace_of(lane, args, items, width);
+    Lane::Run run = lane.claim_run(*args.counter, total);
+    int64_t index = run.begin;
+    while (index < total) {
+        if (++run.begin == run.end) run = lane.claim_run(*args.counter, total);
+        const int64_t next = run.begin;
+        const Item item = items[index];
+        // After the last item of this call: the first one of the next.
         Bytes soon{}, soon_up{};
         int64_t next_column = -1;
-        if (next < items) {
-            const Item following = find_item(args, next, width);
-            soon = bytes_of(args.weights[following.weight], following);
+        if (next < total) {
+            const Item following = items[next];
             next_column = following.column;
-            if (args.gate != Gate::None) soon_up = bytes_of(args.up[following.weight], following);
-        } else if (args.upcoming) {
-            const int64_t tiles = (args.upcoming->columns + kTile - 1) / kTile;
-            const int64_t tile = std::min<int64_t>(lane.index * kColumns, tiles - 1);
-            soon = bytes_of(*args.upcoming, {0, tile, 0, int(std::min<int64_t>(kColumns, tiles - tile))});
+            if (!streamed || next != index + 1) {
+                soon = bytes_of(args.weights[following.weight], following);
+                if (gated) soon_up = bytes_of(args.up[following.weight], following);
+            }
+        } else if (!args.upcoming.empty()) {
+            const Items to_come(args.upcoming, width);
+            const Item first = to_come[lane.likely_first(to_come.count())];
+            soon = bytes_of(args.upcoming[first.weight], first);
         }
         const Weight& w = args.weights[item.weight];
         const int columns = item.tiles * kTile;

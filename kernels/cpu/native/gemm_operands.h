@@ -65,7 +65,7 @@ struct Operands {
     Fetch* fetch;
     const B64* table;  // of the first tile (gemm_table.h), or null
 
-    const uint8_t* codes() const { return reinterpret_cast<const uint8_t*>(w->data) + tile * w->tile_bytes; }
+    const uint8_t* weights() const { return reinterpret_cast<const uint8_t*>(w->data) + tile * w->tile_bytes; }
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ class QuantisedTile {
     using Cells = F16[R][C];
 
     const int64_t groups_, tile_bytes_;
-    const uint8_t* const scales_;
+    const uint8_t* const first_;
     // Of the group that `next` has come to.
     Rows<R> rows_;
     const uint8_t* codes_;
@@ -49,9 +49,9 @@ class QuantisedTile {
 
 public:
     explicit QuantisedTile(const Operands& in)
-        : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), scales_(in.codes() + groups_ * L.group_codes),
+        : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), first_(in.weights()),
           rows_(in.x->q8 + in.row * in.x->q8_stride, in.x->q8_stride),
-          codes_(in.codes()), table_(reinterpret_cast<const std::byte*>(in.table)) {}
+          codes_(first_ + L.codes_at(0)), table_(reinterpret_cast<const std::byte*>(in.table)) {}
 
     STOLON_ALWAYS void run(const Operands& in, Cells& cells) {
         Fetch fetch = *in.fetch;
@@ -61,7 +61,7 @@ public:
         constexpr int kSets = kPipelined ? 2 : 1;
         Sums sums[kSets];
         if constexpr (!kPipelined) {
-            for (int64_t g = 0; g < groups_; ++g, next()) {
+            for (int64_t g = 0; g < groups_; next(++g)) {
                 fetch.some();
                 unrolled<kHalves>([&]<int H>() STOLON_ALWAYS {
                     multiply<H>(sums[0]);
@@ -73,7 +73,7 @@ public:
             for (int64_t g = 0; g + 1 < groups_; ++g) {
                 fetch.some();
                 multiply_and_scale<1, 0, 0>(sums[1], g, sums[0], cells);
-                next();
+                next(g + 1);
                 multiply_and_scale<0, 1, 1>(sums[0], g, sums[1], cells);
             }
             fetch.some();
@@ -85,15 +85,15 @@ public:
             int64_t g = 1;
             for (; g + 2 <= groups_; g += 2) {
                 fetch.some();
-                next();
+                next(g);
                 multiply_and_scale<0, 0, 1>(sums[1], g - 1, sums[0], cells);
                 fetch.some();
-                next();
+                next(g + 1);
                 multiply_and_scale<0, 0, 1>(sums[0], g, sums[1], cells);
             }
             if (g < groups_) {
                 fetch.some();
-                next();
+                next(g);
                 multiply_and_scale<0, 0, 1>(sums[1], g - 1, sums[0], cells);
                 scale_all<0, 0>(g, sums[1], cells);
             } else {
@@ -110,9 +110,13 @@ public:
     }
 
 private:
-    STOLON_ALWAYS void next() {
+    // To group g, the following one.
+    STOLON_ALWAYS void next(int64_t g) {
         rows_.next();
-        codes_ += L.group_codes;
+        if constexpr (L.record_groups == 1)
+            codes_ += L.record_bytes();
+        else
+            codes_ = first_ + L.codes_at(g);
         if constexpr (Tabled) table_ += kTableBytes;
     }
 
@@ -153,16 +157,16 @@ private:
         B64 pair[C];
     };
 
-    template <int H>
+    template <int H, int Back>
     STOLON_ALWAYS Scales scales_of(int64_t g) const {
         Scales scales;
         if constexpr (!Tabled) unrolled<C>([&]<int c>() STOLON_ALWAYS {
-            const uint8_t* s = scales_ + c * tile_bytes_ + (L.supers == 1 ? g * L.group_scales : 0);
+            const uint8_t* s = c * tile_bytes_ + (L.record_groups == 1 ? codes_ - L.front() - Back * L.record_bytes()
+                                                                       : first_ + L.scales_at(g));
             if constexpr (paired(T)) {
                 scales.pair[c] = b_load(s);
-            } else if constexpr (L.supers == 8) {
-                const uint8_t* head = s + g / 8 * (L.head + 8 * L.group_scales);
-                s = head + L.head + g % 8 * L.group_scales;
+            } else if constexpr (L.head) {
+                const uint8_t* head = first_ + c * tile_bytes_ + L.record_at(g);
                 scales.scale[c] = f_mul(f_half(head), kHalves == 2 ? f_i8(s + 16 * H) : f_u8(s));
                 if constexpr (kOffsets) scales.offset[c] = f_mul(f_half(head + 32), f_mul(f_u8(s + 16), f_set(-1.0f)));
             } else {
@@ -197,7 +201,7 @@ private:
 
     template <int H, int Back>
     STOLON_ALWAYS void scale_all(int64_t g, const Sums& sums, Cells& cells) const {
-        const Scales scales = scales_of<H>(g);
+        const Scales scales = scales_of<H, Back>(g);
         unrolled<R * C>([&]<int I>() STOLON_ALWAYS { scale<I, Back>(scales, sums, cells); });
     }
 
@@ -212,7 +216,7 @@ private:
     template <int H, int Before, int Back>
     STOLON_ALWAYS void multiply_and_scale(Sums& sums, int64_t before, const Sums& done, Cells& cells) const {
         begin<H>(sums);
-        const Scales scales = scales_of<Before>(before);
+        const Scales scales = scales_of<Before, Back>(before);
         unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS {
             add_quartet<quartet(H, Q)>(sums);
             constexpr int from = Q * R * C / kQuartets, to = (Q + 1) * R * C / kQuartets;

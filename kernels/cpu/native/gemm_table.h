@@ -25,10 +25,9 @@ inline int64_t table_offset(int32_t level) {
 void fill_table(const Weight& w, int64_t tile, B64* table) {
     constexpr QuantLayout L = quant_layout(WeightType::Q4_1);
     static_assert(paired(WeightType::Q4_1));
-    const int64_t groups = w.k / kBlock;
-    const uint8_t* scales = reinterpret_cast<const uint8_t*>(w.data) + tile * w.tile_bytes + groups * L.group_codes;
-    for (int64_t g = 0; g < groups; ++g) {
-        const B64 pair = b_load(scales + g * L.group_scales);
+    const uint8_t* at = reinterpret_cast<const uint8_t*>(w.data) + tile * w.tile_bytes;
+    for (int64_t g = 0; g < w.k / kBlock; ++g) {
+        const B64 pair = b_load(at + L.scales_at(g));
         for (int i = 0; i < kScaleLevels; ++i)
             *table++ = b_scaled(pair, i_set(((kScaleLevels + i) << (14 - kScaleBits)) * 0x10001));
     }
@@ -38,7 +37,7 @@ void fill_table(const Weight& w, int64_t tile, B64* table) {
 B64* room_for_tables(const Lane& lane, const LinearArgs& args) {
     const int tables = args.gate == Gate::None ? 1 : 2;
     const int64_t bytes = args.x->k / kBlock * kTableBytes * tables;
-    const bool any = std::any_of(args.weights, args.weights + args.weight_count, [](const Weight& w) { return paired(w.type); });
+    const bool any = std::any_of(args.weights.begin(), args.weights.end(), [](const Weight& w) { return paired(w.type); });
     const bool worth = kTables && any && args.x->rows >= kTabledRows && bytes <= int64_t(kTableScratch);
     return worth && bytes <= int64_t(lane.scratch_bytes) ? reinterpret_cast<B64*>(lane.scratch) : nullptr;
 }

@@ -18,7 +18,7 @@ inline void plain_tile(const Operands& in, F16 (&out)[R][C]) {
         Fetch fetch = *in.fetch;
         for (int64_t i = 0; i < in.w->k_padded; i += 2) {
             B64 w[C];
-            for (int c = 0; c < C; ++c) w[c] = b_load(in.codes() + c * tile_bytes + 32 * i);
+            for (int c = 0; c < C; ++c) w[c] = b_load(in.weights() + c * tile_bytes + 32 * i);
             if (i % 32 == 0) fetch.some();
             for (int r = 0; r < R; ++r) {
                 const int32_t pair = load_word(a + r * x.half_stride + i);
@@ -31,7 +31,7 @@ inline void plain_tile(const Operands& in, F16 (&out)[R][C]) {
         for (int64_t i = 0; i < x.k; ++i) {
             F16 w[C];
             for (int c = 0; c < C; ++c) {
-                const uint8_t* p = in.codes() + c * tile_bytes;
+                const uint8_t* p = in.weights() + c * tile_bytes;
                 w[c] = T == WeightType::F16 ? f_half(p + 32 * i) : f_load((const float*)(p + 64 * i));
             }
             for (int r = 0; r < R; ++r)

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "team.h"
@@ -110,8 +111,7 @@ inline constexpr size_t kTableScratch = size_t(320) << 10;
 // A reduction runs over k in the order of the blocks, for every number of rows.
 struct LinearArgs {
     const Activations* x;
-    const Weight* weights;      // several matrices side by side: their columns follow one another
-    int64_t weight_count;
+    std::span<const Weight> weights;  // several matrices side by side: their columns follow one another
     const Weight* up;           // with a gate: one for each of `weights`
     Gate gate;
     const float* bias;          // [total columns] or null
@@ -119,7 +119,7 @@ struct LinearArgs {
     float* out;                 // [rows, total columns]
     int64_t out_stride;
     float softcap;              // 0: none; else softcap * tanh(y / softcap)
-    const Weight* upcoming;     // what the next call of `linear` begins with, to be fetched early; or null
+    std::span<const Weight> upcoming;  // of the next call of `linear`, to be fetched early
     Counter* counter;
     CacheRows* cache_rows;      // this lane's, to be fetched meanwhile; or null
     int64_t cache_rows_due;     // how many of them

@@ -41,7 +41,7 @@ void k_scales(const u8* s, u8* scale, u8* offset) {
 
 // One column of one stored block into its tile.
 template <WeightType T>
-void pack_block(const u8* block, int c, u8* codes, u8* scales) {
+void pack_block(const u8* block, int c, u8* codes, u8* scales, u8* head) {
     constexpr QuantLayout L = quant_layout(T);
     if constexpr (T == WeightType::Q4_0 || T == WeightType::Q4_1 || T == WeightType::Q5_0 ||
                   T == WeightType::Q5_1) {
@@ -62,15 +62,15 @@ void pack_block(const u8* block, int c, u8* codes, u8* scales) {
         put(scales, c, half_at(block));
         for (int q = 0; q < 8; ++q) put(codes, q * 16 + c, word(block + 2 + 4 * q) ^ 0x80808080u);
     } else if constexpr (T == WeightType::Q4_K || T == WeightType::Q5_K) {
-        put(scales, c, half_at(block));
-        put(scales, 16 + c, half_at(block + 2));
+        put(head, c, half_at(block));
+        put(head, 16 + c, half_at(block + 2));
         u8 scale[8], offset[8];
         k_scales(block + 4, scale, offset);
         const u8* high = block + 16;
         const u8* low = block + (L.bits == 5 ? 48 : 16);
         for (int g = 0; g < 8; ++g) {
             u8* out = codes + g * L.group_codes;
-            u8* s = scales + L.head + g * L.group_scales;
+            u8* s = scales + g * L.group_scales;
             s[c] = scale[g];
             s[16 + c] = offset[g];
             const u8* p = low + 32 * (g / 2);
@@ -86,10 +86,10 @@ void pack_block(const u8* block, int c, u8* codes, u8* scales) {
         }
     } else {
         static_assert(T == WeightType::Q6_K);
-        put(scales, c, half_at(block + 208));
+        put(head, c, half_at(block + 208));
         for (int g = 0; g < 8; ++g) {
             u8* out = codes + g * L.group_codes;
-            u8* s = scales + L.head + g * L.group_scales;
+            u8* s = scales + g * L.group_scales;
             s[c] = block[192 + 2 * g];
             s[16 + c] = block[192 + 2 * g + 1];
             const int half = g / 4, part = g % 4;  // 128 inputs, 32 of them
@@ -120,14 +120,16 @@ struct ScalePair {
     float largest() const { return std::max(std::fabs(scale), std::fabs(offset)); }
 };
 
-// The pairs of one column's blocks, `block_bytes` apart, to their groups. Returns the exponent of the unit: the
-// smallest with which all numbers fit 16 bits. A scale that is not finite makes the column infinite.
-u8 pack_pairs(const u8* blocks, int64_t count, int64_t block_bytes, int c, u8* scales, int64_t group_scales) {
+// The pairs of one column's blocks to their groups. Returns the exponent of the unit: the smallest with which all numbers
+// fit 16 bits. A scale that is not finite makes the column infinite.
+template <WeightType T>
+u8 pack_pairs(const u8* blocks, int64_t count, int c, u8* tile) {
+    constexpr QuantLayout L = quant_layout(T);
     constexpr int kBias = 127;
     float largest = 0.0f;
     bool finite = true;
     for (int64_t b = 0; b < count; ++b) {
-        const ScalePair pair(blocks + b * block_bytes);
+        const ScalePair pair(blocks + b * L.block_bytes);
         finite = finite && pair.finite();
         largest = std::max(largest, pair.largest());
     }
@@ -138,13 +140,13 @@ u8 pack_pairs(const u8* blocks, int64_t count, int64_t block_bytes, int c, u8* s
         if (std::ldexp(largest, -exponent) > 32767.0f) ++exponent;
     }
     for (int64_t b = 0; b < count; ++b) {
-        const ScalePair pair(blocks + b * block_bytes);
+        const ScalePair pair(blocks + b * L.block_bytes);
         int16_t numbers[2] = {1, 1};
         if (finite) {
             numbers[0] = int16_t(std::lrint(std::ldexp(pair.scale, -exponent)));
             numbers[1] = int16_t(std::lrint(std::ldexp(pair.offset, -exponent)));
         }
-        std::memcpy(scales + b * group_scales + 4 * c, numbers, 4);
+        std::memcpy(tile + L.scales_at(b) + 4 * c, numbers, 4);
     }
     return finite ? u8(kBias + exponent) : u8(255);
 }
@@ -152,19 +154,17 @@ u8 pack_pairs(const u8* blocks, int64_t count, int64_t block_bytes, int c, u8* s
 template <WeightType T>
 void pack_quantised(const u8* stored, int64_t columns, int64_t k, int64_t tile, u8* out, u8* units) {
     constexpr QuantLayout L = quant_layout(T);
-    const int64_t blocks = k / (32 * L.supers);
-    const int64_t code_bytes = int64_t(L.supers) * L.group_codes;
-    const int64_t scale_bytes = L.head + int64_t(L.supers) * L.group_scales;
-    u8* scales = out + blocks * code_bytes;
+    const int64_t blocks = k / (32 * L.block_groups);
     const int64_t width = std::min<int64_t>(kTile, columns - tile * kTile);
-    for (int64_t b = 0; b < blocks; ++b)
+    const u8* first = stored + tile * kTile * blocks * L.block_bytes;
+    for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t g = b * L.block_groups;
         for (int64_t c = 0; c < width; ++c)
-            pack_block<T>(stored + ((tile * kTile + c) * blocks + b) * L.block_bytes, int(c),
-                          out + b * code_bytes, scales + b * scale_bytes);
+            pack_block<T>(first + (c * blocks + b) * L.block_bytes, int(c), out + L.codes_at(g), out + L.scales_at(g),
+                          out + L.record_at(g));
+    }
     if constexpr (paired(T))
-        for (int64_t c = 0; c < width; ++c)
-            units[c] = pack_pairs(stored + (tile * kTile + c) * blocks * L.block_bytes, blocks, L.block_bytes, int(c), scales,
-                                  scale_bytes);
+        for (int64_t c = 0; c < width; ++c) units[c] = pack_pairs<T>(first + c * blocks * L.block_bytes, blocks, int(c), out);
 }
 
 template <class T, int Group>
@@ -186,7 +186,7 @@ int64_t stored_bytes(WeightType type, int64_t columns, int64_t k) {
         if (__builtin_mul_overflow(k, value_bytes(type), &row)) return -1;
     } else {
         const QuantLayout L = quant_layout(type);
-        const int64_t block = 32 * L.supers;
+        const int64_t block = 32 * L.block_groups;
         if (k % block || __builtin_mul_overflow(k / block, int64_t(L.block_bytes), &row)) return -1;
     }
     return __builtin_mul_overflow(row, columns, &total) ? -1 : total;
@@ -199,8 +199,7 @@ PackedShape packed_shape(WeightType type, int64_t columns, int64_t k) {
         shape.tile_bytes = shape.k_padded * kTile * value_bytes(type);
     } else {
         const QuantLayout L = quant_layout(type);
-        const int64_t groups = k / 32;
-        shape.tile_bytes = groups * (L.group_codes + L.group_scales) + groups / L.supers * L.head;
+        shape.tile_bytes = (k / 32 + L.record_groups - 1) / L.record_groups * L.record_bytes();
     }
     shape.tile_bytes = (shape.tile_bytes + 63) / 64 * 64;
     return shape;

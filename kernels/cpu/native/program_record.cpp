@@ -277,12 +277,12 @@ void Program::finish() {
     fold_takes();
     // What each product reads last is followed in memory by what the next one reads first; the next step
     // begins where this one did.
-    const Weight* upcoming = nullptr;
+    std::span<const Weight> upcoming;
     for (int round = 0; round < 2; ++round) {
         for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
             if (op->kind != OpKind::Linear) continue;
             op->upcoming = upcoming;
-            upcoming = op->weights.data();
+            upcoming = op->weights;
         }
     }
     team_.reserve_scratch(kTableScratch);

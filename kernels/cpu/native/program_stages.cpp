@@ -76,8 +76,8 @@ void short_rows(const Kernels& kernels, const Lane& alone, const Places& places,
         const Activations x = activations(places, stage, {at.row, at.row + at.rows});
         Counter only{0};
         args.x = &x;
-        args.weights = &weight;
-        args.upcoming = &following;
+        args.weights = {&weight, 1};
+        args.upcoming = {&following, 1};
         args.out = places.row(stage.out, at.row, args.out_stride) + at.tile * kTile;
         args.counter = &only;
         kernels.linear(alone, args);
@@ -150,8 +150,7 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
             Activations whole = activations(places, stage, range);
             LinearArgs args{};
             args.x = &whole;
-            args.weights = op.weights.data();
-            args.weight_count = int64_t(op.weights.size());
+            args.weights = op.weights;
             args.up = op.up.data();
             args.gate = op.gate;
             args.bias = op.bias;

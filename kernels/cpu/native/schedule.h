@@ -39,7 +39,7 @@ struct Op {
     int y = -1;    // residual or summand
     bool gather = false;  // x is read through the step's output rows
     std::vector<Weight> weights, up;
-    const Weight* upcoming = nullptr;  // of the linear after this one
+    std::span<const Weight> upcoming;  // of the linear after this one
     Gate gate = Gate::None;
     const float* bias = nullptr;
     const float* factor = nullptr;  // of a norm

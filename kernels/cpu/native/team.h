@@ -1,6 +1,7 @@
 // A small team of threads that runs one function on all of its lanes at once.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,24 @@ struct Lane {
     static int64_t claim(std::atomic<int64_t>& counter, int64_t n = 1) {
         return counter.fetch_add(n, std::memory_order_relaxed);
     }
+    // The next unclaimed items of `total`: half of an even share of what is left, so a lane reads what lies together for as
+    // long as there is much of it, and all lanes end together. (Guided self-scheduling, Polychronopoulos and Kuck 1987.)
+    struct Run {
+        int64_t begin, end;
+    };
+    Run claim_run(std::atomic<int64_t>& counter, int64_t total) const {
+        int64_t begin = counter.load(std::memory_order_relaxed), end;
+        do {
+            if (begin >= total) return {total, total};
+            end = begin + half_share(total - begin);
+        } while (!counter.compare_exchange_weak(begin, end, std::memory_order_relaxed));
+        return {begin, end};
+    }
+    // Where this lane's first run begins if lanes come in their order, or near it.
+    int64_t likely_first(int64_t total) const { return std::min(index * half_share(total), total - 1); }
+
+private:
+    int64_t half_share(int64_t left) const { return (left + 2 * count - 1) / (2 * count); }
 };
 
 class Team {

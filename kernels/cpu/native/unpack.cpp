@@ -37,25 +37,21 @@ void unpack_column(const Weight& weight, int64_t column, float* out) {
     }
     const QuantLayout L = quant_layout(weight.type);
     const int64_t groups = weight.k / 32;
-    const uint8_t* scales = tile + groups * L.group_codes;
     for (int64_t g = 0; g < groups; ++g) {
-        const uint8_t* codes = tile + g * L.group_codes;
+        const uint8_t *codes = tile + L.codes_at(g), *s = tile + L.scales_at(g), *head = tile + L.record_at(g);
         float scale[2], offset = 0.0f;  // of the two halves of the group
         if (paired(weight.type)) {
             int16_t pair[2];
-            std::memcpy(pair, scales + g * L.group_scales + 4 * c, 4);
+            std::memcpy(pair, s + 4 * c, 4);
             const float unit = float_from_bits(uint32_t(weight.units[column]) << 23);
             for (int i = 0; i < 32; ++i)
                 out[g * 32 + i] = unit * float(pair[0] * (code_at(codes, L.bits, c, i) - 8) + 8 * pair[1]);
             continue;
         }
-        if (L.supers == 1) {
-            const uint8_t* s = scales + g * L.group_scales;
+        if (!L.head) {
             scale[0] = scale[1] = float_from_half(half_at(s + 2 * c));
             if (L.group_scales == 64) offset = float_from_half(half_at(s + 32 + 2 * c));
         } else {
-            const uint8_t* head = scales + g / 8 * (L.head + 8 * L.group_scales);
-            const uint8_t* s = head + L.head + g % 8 * L.group_scales;
             const float d = float_from_half(half_at(head + 2 * c));
             if (weight.type == WeightType::Q6_K) {
                 scale[0] = d * float(int8_t(s[c]));
