@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import inspect
 import pickle
-import signal
-import threading
 import traceback
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.fake_engine import FakeEngine
+from support.where import line
 
 import stolon as sl
-from stolon.errors import Aborted, EngineClosed, GrammarError, InternalError, InvalidRequest
-from stolon.srt.protocol import Finish, GenResult
-
-
-def line(offset: int = 0) -> str:
-    frame = inspect.currentframe()
-    assert frame is not None
-    assert frame.f_back is not None
-    return f"test_lang_errors.py:{frame.f_back.f_lineno + offset}"
+from stolon.errors import EngineClosed, GrammarError, InternalError, InvalidRequest
 
 
 def test_raised_at_the_read_with_the_program_line() -> None:
@@ -130,24 +116,6 @@ def test_a_failed_branch_stays_failed_and_others_go_on() -> None:
     assert len(engine.requests) == 3  # what follows a failed block is never sent
 
 
-def test_errors_of_the_body_go_out_as_they_are_and_abort_the_rest() -> None:
-    @sl.function
-    def program(s):
-        forks = s.fork(2)
-        forks += sl.gen("slow")
-        s += sl.gen("a")
-        s._branch.run.flush()
-        raise ZeroDivisionError("mine")
-
-    engine = FakeEngine(delay=0.2)
-    engine.gate.clear()
-    with pytest.raises(ZeroDivisionError, match="mine") as error:
-        program.run(backend=engine)
-    engine.gate.set()
-    assert error.value.__notes__ == ["in the program 'program'"]
-    assert all(entry.aborted.is_set() for entry in engine.received)
-
-
 def test_wrong_arguments_are_refused_at_their_line() -> None:
     lines = []
 
@@ -178,80 +146,6 @@ def test_run_defaults_are_checked_before_anything_runs() -> None:
         program.run(temperature="hot", backend=FakeEngine())
 
 
-def test_a_closed_engine_is_an_error_of_the_generation() -> None:
-    @sl.function
-    def program(s):
-        s += sl.gen("a")
-
-    engine = FakeEngine()
-    engine.close()
-    with pytest.raises(EngineClosed):
-        program.run(backend=engine)
-
-
-def test_a_generation_that_the_engine_aborts_is_no_value() -> None:
-    @sl.function
-    def program(s):
-        s += sl.gen("a")
-
-    engine = FakeEngine()
-    engine._generate = lambda *_: GenResult(  # type: ignore[method-assign]
-        text="par", token_ids=[1], finish=Finish(kind="abort")
-    )
-    with pytest.raises(Aborted):
-        program.run(backend=engine)
-
-    @sl.function
-    def goes_on(s):
-        s += sl.gen("a")
-        assert isinstance(s.error(), Aborted)
-        s += "more" + sl.gen("b")
-        with pytest.raises(Aborted):
-            s["b"]
-
-    goes_on.run(backend=engine)
-    assert len(engine.requests) == 2
-
-
-def test_helper_threads_of_a_body_read_like_the_body() -> None:
-    @sl.function
-    def program(s):
-        forks = s.fork(4)
-        forks += lambda i: f"{i}" + sl.gen("a")
-        with ThreadPoolExecutor(4) as pool:
-            missing = pool.submit(lambda: s["missing"])
-            with pytest.raises(KeyError):
-                missing.result(2)
-            return list(pool.map(lambda f: f.text(), forks)), pool.submit(s.text).result(2)
-
-    for stream in (False, True):
-        state = program.run(backend=FakeEngine(), stream=stream)
-        state.sync()
-        assert state.ret_value == (["0ok", "1ok", "2ok", "3ok"], "")
-
-
-def test_a_finished_state_can_be_continued() -> None:
-    @sl.function
-    def program(s):
-        s += "x" + sl.gen("a")
-
-    state = program.run(backend=FakeEngine())
-    state += "y" + sl.gen("b")
-    assert state["b"] == "ok"
-    assert [f.text() for f in state.fork(2)] == ["xokyok"] * 2
-
-
-def test_a_fault_of_the_client_is_an_internal_error() -> None:
-    @sl.function
-    def program(s):
-        s += sl.gen("a")
-
-    engine = FakeEngine()
-    engine.submit = lambda *_: 1 / 0  # type: ignore[method-assign,assignment]
-    with pytest.raises(InternalError, match="ZeroDivisionError"):
-        program.run(backend=engine)
-
-
 def test_a_failed_borrowed_text_keeps_its_line() -> None:
     lines = []
 
@@ -268,49 +162,6 @@ def test_a_failed_borrowed_text_keeps_its_line() -> None:
     with pytest.raises(InternalError) as error:
         program.run(backend=FakeEngine({"bad": InternalError("boom")})).text()
     assert error.value.where == lines[0]
-
-
-def test_a_dropped_reference_ends_nothing() -> None:
-    @sl.function
-    def program(s):
-        def branch() -> None:
-            f = s.fork(1)[0]
-            f += "x" + sl.gen("orphan")
-
-        branch()
-        gc.collect()
-
-    engine = FakeEngine()
-    state = program.run(backend=engine)
-    assert engine.received_by("orphan").ended.wait(1)
-    assert state.trace.calls[0].finish == "stop"
-
-
-def test_a_sync_program_on_the_loop_thread_is_refused_not_a_deadlock() -> None:
-    @sl.function
-    def inner(s):
-        s += sl.gen("a")
-
-    @sl.function
-    async def outer(s):
-        inner.run(backend=engine)
-
-    engine = FakeEngine()
-    with pytest.raises(InvalidRequest, match="block the event loop"):
-        outer.run(backend=engine)
-
-
-def test_threads_do_not_pile_up() -> None:
-    @sl.function
-    def program(s):
-        forks = s.fork(50)
-        forks += sl.gen("a")
-        return threading.active_count()
-
-    engine = FakeEngine()
-    program.run(backend=engine)
-    before = threading.active_count()
-    assert program.run(backend=engine).ret_value == before
 
 
 def test_an_error_names_its_branch_and_its_request() -> None:
@@ -382,130 +233,3 @@ def test_reading_a_failure_again_and_again_shows_that_read_alone() -> None:
 
     depths = program.run(backend=FakeEngine({"bad": InternalError("boom")})).ret_value
     assert depths[0] == depths[1] == depths[2]
-
-
-def test_recursion_without_end_is_an_error_that_leaks_nothing() -> None:
-    @sl.function
-    def inline(s):
-        s += "x" + sl.gen("a")
-        inline(s)
-
-    @sl.function
-    def nested(s, depth=0):
-        s += "x" + sl.gen("a")
-        s._branch.run.flush()
-        nested.run(depth + 1, backend=engine)
-
-    @sl.function
-    async def awaited(s):
-        await awaited.arun(backend=engine)
-
-    engine = FakeEngine()
-    engine.gate.clear()
-    with pytest.raises(RecursionError) as error:
-        inline.run(backend=engine)
-    assert error.value.__notes__ == ["in the program 'inline'"]
-    for program in (nested, awaited):
-        with pytest.raises(InvalidRequest, match="inside 64 other runs") as refused:
-            program.run(backend=engine)
-        assert "without end" in str(refused.value)
-        assert refused.value.__notes__ == [f"in the program {program.name!r}"]
-    engine.gate.set()
-    assert len(engine.received) == 64
-    assert all(entry.aborted.wait(1) for entry in engine.received)
-
-
-def test_ctrl_c_ends_a_waiting_program_at_once() -> None:
-    @sl.function
-    def program(s):
-        s += "x" + sl.gen("fine")
-        assert s["fine"] == "ok"
-        engine.gate.clear()
-        s += sl.gen("slow")
-        main = threading.main_thread().ident
-        threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT]).start()
-        s["slow"]
-
-    engine = FakeEngine()
-    with pytest.raises(KeyboardInterrupt) as error:
-        program.run(backend=engine)
-    assert engine.received_by("slow").aborted.is_set()
-    engine.gate.set()
-    assert error.value.state["fine"] == "ok"  # type: ignore[attr-defined]
-
-
-def test_a_body_that_swallows_errors_ends_all_the_same() -> None:
-    @sl.function
-    def program(s):
-        for i in range(3):
-            try:
-                s += sl.gen(f"v{i}")
-                s[f"v{i}"]
-            except BaseException:
-                continue
-        return "done"
-
-    engine = FakeEngine({"v1": InternalError("boom")})
-    state = program.run(backend=engine)
-    assert state.ret_value == "done"
-    assert state["v0"] == "ok"
-    assert isinstance(state.error(), InternalError)
-    with pytest.raises(InternalError):
-        state["v2"]
-
-
-# -- exceptions that are no errors -----------------------------------------------------------------
-
-
-def raising(error: BaseException, how: str) -> sl.Function:
-    def body(s, i=0):
-        raise error
-
-    async def coroutine(s, i=0):
-        raise error
-
-    async def in_a_task(s, i=0):
-        async def task():
-            raise error
-
-        await asyncio.create_task(task())
-
-    return sl.function({"def": body, "async": coroutine, "task": in_a_task}[how])
-
-
-@pytest.mark.parametrize("how", ["def", "async", "task"])
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_an_exit_of_a_body_reaches_the_caller_and_ends_no_other_run(
-    kind: type[BaseException], how: str
-) -> None:
-    engine = FakeEngine({"a": "A"})
-
-    @sl.function
-    async def other(s):
-        s += "x" + sl.gen("a")
-        return await s.aget("a")
-
-    calls: list[Callable[[sl.Function], object]] = [
-        lambda program: program.run(backend=engine),
-        lambda program: program.run_batch([{}], backend=engine),
-        lambda program: program.run(backend=engine, stream=True).text(),
-    ]
-    for call in calls:
-        with pytest.raises(kind):
-            call(raising(kind(), how))
-        assert other.run(backend=engine).ret_value == "A"
-
-
-@pytest.mark.parametrize("how", ["def", "async"])
-def test_a_stop_iteration_is_an_error_of_the_body(how: str) -> None:
-    engine = FakeEngine()
-    calls: list[Callable[[sl.Function], object]] = [
-        lambda program: program.run(backend=engine),
-        lambda program: asyncio.run(program.arun(backend=engine)),
-        lambda program: program.run_batch([{}], backend=engine),
-        lambda program: list(program.run_batch([{}], backend=engine, generator_style=True)),
-        lambda program: list(program.run(backend=engine, stream=True).text_iter()),
-    ]
-    for call in calls:
-        with pytest.raises(RuntimeError, match="raised StopIteration"):
-            call(raising(StopIteration(), how))
