@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from support.byte_tokenizer import ByteTokenizer
 from support.hash_model import HashRunner
 
 from stolon.srt.engine import Engine
-from stolon.srt.protocol import Event, Failed, Request, SampleDone
+from stolon.srt.protocol import Event, Failed, Request, SampleDone, Sampling
+
+QUICK = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
 
 
 def hash_engine(**options: Any) -> Engine:
@@ -22,6 +26,16 @@ def hash_engine(**options: Any) -> Engine:
     return Engine.from_runner(
         runner, ByteTokenizer(), step_tokens=step_tokens, speculation=speculation
     )
+
+
+@contextmanager
+def sound_engine() -> Iterator[Engine]:
+    """A small engine that is whole and still generates when the block ends."""
+    with hash_engine(num_slots=256, context=128) as engine:
+        yield engine
+        engine.check_integrity()
+        assert engine.generate("still here", max_tokens=2, ignore_eos=True).token_ids
+        engine.check_integrity()
 
 
 def collect(engine: Engine, request: Request, *, timeout: float = 30.0) -> list[Event]:
