@@ -136,7 +136,19 @@ class Parser:
             self.tensors[info.name] = TensorInfo(
                 info.name, info.shape, info.type, offset, info.nbytes
             )
+        self.check_overlaps()
         return self
+
+    def check_overlaps(self) -> None:
+        """No byte belongs to two tensors. A tied output head is one tensor, described once."""
+        end, before = 0, ""
+        for info in sorted(self.tensors.values(), key=lambda info: info.offset):
+            if info.offset < end:
+                self.fail(
+                    f"tensors {before!r} and {info.name!r} overlap: the former ends at {end}",
+                    at=info.offset,
+                )
+            end, before = info.offset + info.nbytes, info.name
 
     def read_header(self) -> None:
         if self.size < 24:
