@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.fake_engine import FakeEngine
-from support.profile_program import profile
+from support.small_programs import profile
 from support.where import line
 
 import stolon as sl
@@ -121,7 +121,7 @@ def test_the_error_of_a_batch_says_which_item() -> None:
                 )
             )
         assert str(error.value.where).endswith(", item 2 of the batch")
-        assert str(error.value.where).startswith("profile_program.py:")
+        assert str(error.value.where).startswith("small_programs.py:")
         assert "in item 2 of the batch" in error.value.__notes__
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from support.fake_engine import FakeEngine
-from support.profile_program import profile
+from support.small_programs import profile
 
 import stolon as sl
 from stolon.errors import (

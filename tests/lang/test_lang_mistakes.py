@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.fake_engine import FakeEngine, tiny_chat_template
-from support.profile_program import profile
+from support.small_programs import profile
 from support.where import line
 
 import stolon as sl
