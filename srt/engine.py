@@ -21,11 +21,12 @@ from stolon.srt.build import (
 from stolon.srt.client import EngineStats
 from stolon.srt.collecting import Collector, Output, shaped
 from stolon.srt.compute_thread import ComputeThread
+from stolon.srt.engine_options import check_options
 from stolon.srt.generate import GenerateOptions, build_requests
 from stolon.srt.heap import no_collection
 from stolon.srt.intake import Intake
 from stolon.srt.load_tokenizer import tokenizer_of
-from stolon.srt.loaders import DEFAULT_MODEL, open_model, resolve
+from stolon.srt.loaders import DEFAULT_MODEL, check_folder, open_model, resolve
 from stolon.srt.model_runner import Runner
 from stolon.srt.protocol import Event, Request, Speculation
 from stolon.srt.tokenizer import ChatTemplate, Tokenizer
@@ -33,11 +34,6 @@ from stolon.srt.weights import WeightSource
 
 MAX_UNDER_WAY = 1_024
 """Prompts of one `generate` call that are queued at a time; the others follow as these finish."""
-MAX_RUNNING = 4_096
-"""Upper bound of the option max_running; each running sequence has a row of `context_length` slot numbers."""
-
-LEAST_TOKENS = 16
-"""Lower bound of the options kv_tokens and context_length: in fewer no request has room."""
 
 
 class Engine:
@@ -84,26 +80,19 @@ class Engine:
             raise InvalidRequest(
                 f"model must be a name or a path, not {type(model).__name__}", param="model"
             )
-        for name, value, least, most in (
-            ("kv_tokens", kv_tokens, LEAST_TOKENS, 2**40),
-            ("context_length", context_length, LEAST_TOKENS, 2**31),
-            ("max_running", max_running, 1, MAX_RUNNING),
-            ("step_tokens", step_tokens, 1, 2**20),
-            ("threads", threads, 1, 1024),
-        ):
-            if value is not None and (type(value) is not int or not least <= value <= most):
-                raise InvalidRequest(
-                    f"{name} must be an integer between {least} and {most}, not {value!r}",
-                    param=name,
-                )
-        if speculation not in ("auto", "off"):
-            raise InvalidRequest(
-                f"speculation must be 'auto' or 'off', not {speculation!r}", param="speculation"
-            )
+        check_options(
+            kv_tokens=kv_tokens,
+            context_length=context_length,
+            max_running=max_running,
+            step_tokens=step_tokens,
+            threads=threads,
+            speculation=speculation,
+        )
         thread = ComputeThread()
         try:
             ops = thread.run(partial(choose_ops, dtype, kernels, threads))
             path = resolve(model)
+            check_folder(path)
             source = open_model(path)
             try:
                 load = partial(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stolon.errors import ModelNotFound
-from stolon.srt.loaders import GGUFModel, SafetensorsModel
+from stolon.srt.loaders import GGUFModel, SafetensorsModel, check_folder
+from stolon.srt.loaders.folder import TOKENIZER
 from stolon.srt.loaders.gguf import GGUFFile
 from stolon.srt.tokenizer import (
     ChatTemplate,
@@ -21,8 +21,6 @@ def load_tokenizer(path: Path) -> tuple[Tokenizer, ChatTemplate | None]:
     """Tokenizer and template of a .gguf file or a Hugging Face folder. Raises ModelError."""
     if path.is_dir():
         return _from_folder(path)
-    if not path.exists():
-        raise ModelNotFound(f"there is no model at {path}")
     file = GGUFFile.open(path)
     try:
         return _from_gguf(file)
@@ -38,6 +36,7 @@ def tokenizer_of(model: GGUFModel | SafetensorsModel) -> tuple[Tokenizer, ChatTe
 
 
 def _from_folder(folder: Path) -> tuple[Tokenizer, ChatTemplate | None]:
+    check_folder(folder, needs=(TOKENIZER,))
     return tokenizer_from_folder(folder), chat_template_from_folder(folder)
 
 

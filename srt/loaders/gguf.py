@@ -56,7 +56,9 @@ class GGUFFile:
             with path.open("rb") as file:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
-            raise ModelNotFound(f"there is no file {path}", hint="check the path") from error
+            raise ModelNotFound(
+                f"there is no file or folder {path}", hint="check the path, or see `stolon models`"
+            ) from error
         except ValueError as error:  # an empty file can't be mapped
             raise ModelFileError("the file is empty", where=str(path), hint=HINT) from error
         except OSError as error:

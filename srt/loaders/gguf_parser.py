@@ -151,10 +151,14 @@ class Parser:
             end, before = info.offset + info.nbytes, info.name
 
     def read_header(self) -> None:
+        if self.data[:4] != MAGIC:
+            raise ModelFileError(
+                "this is not a GGUF file: it does not begin with 'GGUF'",
+                where=f"{self.file_name}:byte 0",
+                hint="give a .gguf file, or the folder that holds config.json and safetensors files",
+            )
         if self.size < 24:
             self.fail(f"{self.size} bytes are too few for a GGUF header")
-        if self.data[:4] != MAGIC:
-            self.fail("this is not a GGUF file: it does not begin with 'GGUF'")
         self.pos = 4
         self.version = self.u32()
         if self.version not in (2, 3):

@@ -14,12 +14,11 @@ from torch import Tensor
 from stolon.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from stolon.kernels import StoredWeight
 from stolon.srt.loaders import hf_config
+from stolon.srt.loaders.folder import CONFIG, INDEX, WEIGHTS, check_folder
 from stolon.srt.loaders.layout import check_tensor, tensor_shapes
 from stolon.srt.models.config import ModelConfig
 
 _DTYPES = ("F32", "F16", "BF16")
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _MAX_JSON_BYTES = 64 << 20
 _MAX_SHARDS = 1024
 
@@ -41,8 +40,9 @@ class SafetensorsModel:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise ModelNotFound(f"there is no folder {self.folder}", hint="check the path")
-        data = read_json(self.folder / "config.json")
-        where = f"{self.folder.name}/config.json"
+        check_folder(self.folder, needs=(CONFIG, WEIGHTS))
+        data = read_json(self.folder / CONFIG)
+        where = f"{self.folder.name}/{CONFIG}"
         self._config = hf_config.read_config(data, where=where)
         self._shapes = tensor_shapes(self._config)
         self._resources = ExitStack()
@@ -94,23 +94,17 @@ class SafetensorsModel:
 
     def _open_shards(self) -> dict[str, Any]:
         """Stored tensor name to the opened file that holds it."""
-        if (self.folder / _SINGLE).is_file():
-            shard = self._open(_SINGLE)
+        if (self.folder / WEIGHTS).is_file():
+            shard = self._open(WEIGHTS)
             return dict.fromkeys(shard.keys(), shard)
-        if not (self.folder / _INDEX).is_file():
-            raise ModelFileError(
-                f"there is neither {_SINGLE} nor {_INDEX}",
-                where=str(self.folder),
-                hint="save the model in the safetensors format",
-            )
-        files = read_index(self.folder / _INDEX)
+        files = read_index(self.folder / INDEX)
         shards = {file: self._open(file) for file in sorted(set(files.values()))}
         held = {file: frozenset(shard.keys()) for file, shard in shards.items()}
         for name, file in files.items():
             if name not in held[file]:
                 raise ModelFileError(
                     f"tensor {name!r} is not in {file}, where the index puts it",
-                    where=f"{self.folder.name}/{_INDEX}",
+                    where=f"{self.folder.name}/{INDEX}",
                     hint="download the model again",
                 )
         return {name: shards[file] for name, file in files.items()}
@@ -180,11 +174,7 @@ def read_json(path: Path) -> dict[str, Any]:
             raise ModelFileError(f"the file is over {_MAX_JSON_BYTES} bytes", where=where)
         data = msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise ModelFileError(
-            f"the file can't be read: {error.strerror}",
-            where=where,
-            hint="a model folder needs config.json and safetensors files",
-        ) from error
+        raise ModelFileError(f"the file can't be read: {error.strerror}", where=where) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ModelFileError(f"the file is not valid JSON: {error}", where=where) from error
     if not isinstance(data, dict):

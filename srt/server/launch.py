@@ -36,24 +36,25 @@ def serve(
     """Serve `model` over HTTP until SIGINT or SIGTERM; then drain and return.
 
     Port 0 picks a free one. `served_name` is the model's name for clients.
-    Raises InvalidRequest for a bind that other machines reach without a key, or for an address that
-    can't be had, and the engine's own error if the model can't be loaded.
+    Raises InvalidRequest for an option out of range, a bind that other machines reach without a key, or an
+    address that can't be had, all before the model is looked at, and the engine's own error if that
+    can't be loaded.
     """
     limits = limits or ServerLimits()
+    options = EngineOptions(
+        model=model,
+        dtype=dtype,
+        kv_tokens=kv_tokens,
+        max_running=max_running,
+        threads=threads,
+        context_length=context_length,
+        speculation=speculation,
+    )
+    options.check()
     listener = open_listener(host, port)  # bound only: nobody can connect yet
     try:
         check_bind(host, api_key=api_key, insecure=insecure)
-        client = launch(
-            EngineOptions(
-                model=model,
-                dtype=dtype,
-                kv_tokens=kv_tokens,
-                max_running=max_running,
-                threads=threads,
-                context_length=context_length,
-                speculation=speculation,
-            )
-        )
+        client = launch(options)
         try:
             name = served_name or public_name(model)
             app = create_app(

@@ -82,9 +82,11 @@ class ZmqEngineClient:
     def launch(cls, options: EngineOptions) -> ZmqEngineClient:
         """Start the real engine for `options.model`, and load its tokenizer and template here."""
         from stolon.srt.load_tokenizer import load_tokenizer
-        from stolon.srt.loaders import resolve
+        from stolon.srt.loaders import check_folder, resolve
 
-        tokenizer, chat_template = load_tokenizer(resolve(options.model))
+        path = resolve(options.model)
+        check_folder(path)
+        tokenizer, chat_template = load_tokenizer(path)
         command = [
             sys.executable,
             "-m",

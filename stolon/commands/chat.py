@@ -34,6 +34,10 @@ def run(args: argparse.Namespace) -> int:
     from stolon.errors import ContextLengthExceeded
     from stolon.srt.protocol import Sampling
 
+    sampling = Sampling(
+        temperature=args.temperature, top_p=args.top_p, max_tokens=args.max_tokens, seed=args.seed
+    )
+    sampling.validate(vocab_size=0)  # there are no token ids in it: no model is needed to tell
     with stolon.Engine(
         args.model,
         dtype=args.dtype,
@@ -43,13 +47,6 @@ def run(args: argparse.Namespace) -> int:
         kv_tokens=args.kv_tokens,
         max_running=args.max_running,
     ) as engine:
-        sampling = Sampling(
-            temperature=args.temperature,
-            top_p=args.top_p,
-            max_tokens=args.max_tokens,
-            seed=args.seed,
-        )
-        sampling.validate(engine.info.vocab_size)
         for stream in (sys.stdin, sys.stdout):
             if isinstance(stream, io.TextIOWrapper):
                 # One byte that is not text, or one character that the terminal lacks, ends nothing.

@@ -175,14 +175,14 @@ def test_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         SafetensorsModel(folder)
     file.unlink()
-    with pytest.raises(ModelFileError, match="neither"):
+    with pytest.raises(ModelFileError, match=r"no model\.safetensors"):
         SafetensorsModel(folder)
     for text in ("{", "[]", "[" * 100_000, '{"a": 1e999}', "\udcff"):
         (folder / "config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(ModelFileError):
             SafetensorsModel(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(ModelFileError, match="can't be read"):
+    with pytest.raises(ModelFileError, match=r"no config\.json"):
         SafetensorsModel(folder)
     with pytest.raises(ModelNotFound):
         SafetensorsModel(tmp_path / "absent")
