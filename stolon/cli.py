@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from stolon.commands import COMMANDS, run
-from stolon.errors import Aborted, Overloaded, StolonError
+from stolon.errors import Aborted, DownloadError, ModelError, Overloaded, StolonError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -20,8 +21,9 @@ EXIT_BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 is success, 2 a mistake of the caller, 130 an interruption, 141 a reader that went away, and 1
-    everything else. Errors and interruptions are one line on stderr, with ``--debug`` a traceback.
+    0 is success, 2 a mistake of the caller (an option, or a file, folder or model that was named and can't be
+    used), 130 an interruption, 141 a reader that went away, and 1 everything else. Errors and interruptions
+    are one line on stderr, with ``--debug`` a traceback.
     """
     given, rest = _split(list(sys.argv[1:] if argv is None else argv))
     args = build_parser().parse_args(given)
@@ -48,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"stolon: error: {error}", file=sys.stderr)
-        callers = error.status < 500 and not isinstance(error, Aborted | Overloaded)
-        return EXIT_USAGE if callers else EXIT_FAILURE
+        return EXIT_USAGE if _is_callers(error) else EXIT_FAILURE
     except OSError as error:
         if args.debug:
             raise
@@ -58,9 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _is_callers(error: StolonError) -> bool:
+    """Whether another command line would do, and only another one."""
+    if isinstance(error, ModelError):
+        return not isinstance(error, DownloadError)
+    return error.status < 500 and not isinstance(error, Aborted | Overloaded)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line. Imports nothing heavy: `--help` must be quick."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="stolon", description="Structured generation: programs that call a language model."
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
@@ -79,6 +87,13 @@ def _split(given: list[str]) -> tuple[list[str], list[str]]:
         return given, []
     at = given.index("--")
     return given[:at], given[at + 1 :]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"stolon: error: {message} (see `{self.prog} --help`)\n")
 
 
 class _Version(argparse.Action):

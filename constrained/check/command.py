@@ -71,8 +71,11 @@ def check(request: Request) -> int:
     known = None
     if request.ratchet is not None and (request.ratchet.exists() or not request.update):
         known = ratchet.load(request.ratchet)
-    if request.json_out is not None and not request.json_out.absolute().parent.is_dir():
-        raise InvalidRequest(f"there is no folder {request.json_out.absolute().parent}")
+    for out in (request.json_out, request.ratchet if request.update else None):
+        if out is not None and not out.absolute().parent.is_dir():
+            raise InvalidRequest(f"there is no folder {out.absolute().parent}")
+        if out is not None and out.is_dir():
+            raise InvalidRequest(f"{out} is a folder, not a file")
     cases = [case for case in _cases(request) if request.match in case.name]
     if not cases:
         raise InvalidRequest(f"no case has {request.match!r} in its name")

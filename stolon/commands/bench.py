@@ -82,12 +82,14 @@ def run(args: argparse.Namespace) -> int:
     from stolon.benchmarks.peers import check_peers
     from stolon.benchmarks.plot import check_plot, plot
     from stolon.errors import InvalidRequest
-    from stolon.srt.loaders import resolve
+    from stolon.srt.loaders import check_folder, open_model, resolve
 
     for option, out in (("--json", args.json), ("--plot", args.plot)):
         # Before minutes of measuring, not after them.
         if out is not None and not Path(out).parent.is_dir():
             raise InvalidRequest(f"{option}: {Path(out).parent} is not a folder")
+        if out is not None and Path(out).is_dir():
+            raise InvalidRequest(f"{option}: {out} is a folder, not a file")
     kinds: dict[str, _Kind] = {
         "engine": (Plan, measure, table, judge),
         "structured": (Plan, measure_structured, structured_table, judge_structured),
@@ -103,6 +105,9 @@ def run(args: argparse.Namespace) -> int:
     check_peers(peers)
     pythons = _pythons(args.peer_python, peers)
     models = [resolve(model) for model in args.model or [DEFAULT_MODEL]]
+    for path in models:  # of a process that can't load one, only that is known
+        check_folder(path)
+        open_model(path).close()
     make = plan_type.quick if args.quick else plan_type
     done: list[dict[str, Any]] = []
     for model in models:
@@ -132,7 +137,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _pythons(options: list[str], peers: tuple[str, ...]) -> dict[str, str]:
     """The Python of each peer from ``NAME=PATH`` and ``PATH``."""
+    import shutil
+
     from stolon.benchmarks.peers import PEERS, check_peers
+    from stolon.errors import InvalidRequest
 
     named: dict[str, str] = {}
     for option in options:
@@ -142,6 +150,9 @@ def _pythons(options: list[str], peers: tuple[str, ...]) -> dict[str, str]:
             named[name] = path
         else:
             named |= {peer: option for peer in peers if peer not in named}
+    for python in named.values():
+        if shutil.which(python) is None:
+            raise InvalidRequest(f"--peer-python: there is no program {python!r}")
     return named
 
 

@@ -101,7 +101,7 @@ def _vocabulary(name: str) -> Vocabulary:
     path = Path(name).expanduser()
     if path.name == "tokenizer.json":
         path = path.absolute().parent
-    tokenizer, _ = load_tokenizer(path if path.exists() else Path(resolve(name)))
+    tokenizer, _ = load_tokenizer(path if name and path.exists() else resolve(name))
     return Vocabulary(
         tokenizer.token_bytes, tokenizer.eos_ids, tokenizer.special_ids, tokenizer.encode
     )

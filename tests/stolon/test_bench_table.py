@@ -1,7 +1,9 @@
 """`stolon bench engine` judges its results by the targets, and shows them as a table and a plot."""
 
 import copy
+import io
 import json
+import sys
 
 import pytest
 
@@ -166,6 +168,7 @@ def command(monkeypatch, tmp_path):
         return results
 
     monkeypatch.setattr(loaders, "resolve", lambda model: tmp_path / model)
+    monkeypatch.setattr(loaders, "open_model", lambda path: io.BytesIO())
     monkeypatch.setattr(benchmarks, "measure", fake_measure)
     return plans
 
@@ -186,12 +189,12 @@ def test_bench_of_two_models_with_peers(command, tmp_path, capsys):
 
     out = tmp_path / "out.json"
     peers = ["--peers", "llama.cpp,openvino", "--peers", "vllm"]
-    pythons = ["--peer-python", "vllm=/v/python", "--peer-python", "/p/python"]
+    pythons = ["--peer-python", f"vllm={sys.executable}", "--peer-python", "/bin/sh"]
     models = ["--model", "a", "--model", "b"]
     assert cli.main(["bench", "engine", *peers, *pythons, *models, "--json", str(out)]) == 0
     assert [plan.model.name for plan in command] == ["a", "b"]
     assert command[0].peers == ("llama.cpp", "openvino", "vllm")
-    expected = {"llama.cpp": "/p/python", "openvino": "/p/python", "vllm": "/v/python"}
+    expected = {"llama.cpp": "/bin/sh", "openvino": "/bin/sh", "vllm": sys.executable}
     assert command[0].pythons == expected
     assert len(json.loads(out.read_text())["models"]) == 2
     assert capsys.readouterr().out.count("| target |") == 2

@@ -100,5 +100,5 @@ def test_pull_of_what_is_not_there(capsys):
 def test_pull_checks_a_path(tmp_path, capsys):
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF\x03")
-    assert cli.main(["pull", str(path)]) == 1
+    assert cli.main(["pull", str(path)]) == 2
     assert capsys.readouterr().err.startswith("stolon: error: ")
