@@ -128,7 +128,9 @@ def test_an_error_of_stolon_stays_one_line(engine, tmp_path, capsys):
 def test_run_without_a_file(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["run"])
-    assert capsys.readouterr().err.startswith("stolon: error: the following arguments are required: FILE")
+    assert capsys.readouterr().err.startswith(
+        "stolon: error: the following arguments are required: FILE"
+    )
     assert cli.main(["run", str(tmp_path / "none.py")]) == 2
     assert "can't be read" in capsys.readouterr().err
 
