@@ -6,25 +6,18 @@ import math
 from typing import Any
 
 import pytest
+from support.openai_answers import CHAT, TEXT, backend
 from support.wire_server import WireServer, wire
 
 import stolon as sl
 from stolon.errors import BackendError, InvalidRequest
-from stolon.lang.backends.openai import OpenAI
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 BEFORE = "It is"
 CHOICES = [" a", " a b", " c"]
 # ids of the text's tokens, and of those that follow
 IDS = {"It": 10, " is": 11, " a": 1, " b": 2, " c": 3}
 GIVEN = {" a": -1.0, " b": -0.2, " c": -0.5}
 ALONE = {" a": -0.1, " b": -2.0, " c": -3.0}
-
-
-def backend(server: WireServer, dialect: str, **options: Any) -> OpenAI:
-    return OpenAI(
-        "m", base_url="http://host:8000", dialect=dialect, options=server.options(), **options
-    )
 
 
 def pieces(text: str) -> list[str]:

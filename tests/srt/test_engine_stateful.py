@@ -14,7 +14,6 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.byte_tokenizer import ByteTokenizer
 from support.engines import hash_engine
 from support.hash_model import HashRunner, copying_logits
 
@@ -33,7 +32,6 @@ from stolon.srt.protocol import (
 )
 from stolon.srt.speculation import StepCost
 
-TOKENIZER = ByteTokenizer()
 _KNOWN: dict[tuple[int, ...], int] = {}
 
 
