@@ -35,23 +35,15 @@ void quantise_run(const float* x, int64_t blocks, Q8Block* out) {
             lose(to);
             continue;
         }
-        float scale = 0.0f, factor = 0.0f, least = std::numeric_limits<float>::infinity();
-        float step = absmax < kTiny ? 0.0f : scale_from(absmax / kLimit);
-        for (int i = 0; step != 0.0f && i < kCandidates; ++i, step = scale_after(step)) {
-            const float inverse = 1.0f / step;
+        const Chosen chosen = choose_scale(absmax, [&](float inverse) {
             vf squares = vset(0.0f);
             for (int j = 0; j < 4; ++j) {
                 const vf scaled = vf{v[j]} * vset(inverse), error = scaled - vround(scaled);
                 squares = vfma(error, error, squares);
             }
-            const float error = step * step * vsum(squares);
-            if (error < least) {
-                scale = step;
-                factor = inverse;
-                least = error;
-            }
-        }
-        const __m256 inverse = _mm256_set1_ps(factor);
+            return vsum(squares);
+        });
+        const __m256 inverse = _mm256_set1_ps(chosen.inverse);
         __m256i q[4];
         for (int j = 0; j < 4; ++j) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
         const __m256i packed = _mm256_permutevar8x32_epi32(
@@ -62,7 +54,7 @@ void quantise_run(const float* x, int64_t blocks, Q8Block* out) {
                                              _mm256_setzero_si256());
         int64_t eights[4];
         _mm256_storeu_si256((__m256i*)eights, sums);
-        describe(to, scale, int32_t(eights[0] + eights[1]) - 16 * 128, int32_t(eights[2] + eights[3]) - 16 * 128);
+        describe(to, chosen.scale, int32_t(eights[0] + eights[1]) - 16 * 128, int32_t(eights[2] + eights[3]) - 16 * 128);
     }
 }
 
@@ -80,35 +72,27 @@ void quantise_run(const float* x, int64_t blocks, Q8Block* out) {
             lose(to);
             continue;
         }
-        float scale = 0.0f, inverse = 0.0f, least = std::numeric_limits<float>::infinity();
-        float step = absmax < kTiny ? 0.0f : scale_from(absmax / kLimit);
-        for (int i = 0; step != 0.0f && i < kCandidates; ++i, step = scale_after(step)) {
-            const float factor = 1.0f / step;
+        const Chosen chosen = choose_scale(absmax, [&](float inverse) {
             float squares[16];
             for (int j = 0; j < 16; ++j) {
-                const float a = x[j] * factor, b = x[16 + j] * factor;
+                const float a = x[j] * inverse, b = x[16 + j] * inverse;
                 const float c = a - (a + kRounder - kRounder), d = b - (b + kRounder - kRounder);
                 squares[j] = c * c + d * d;
             }
             for (int n = 8; n; n /= 2)
                 for (int j = 0; j < n; ++j) squares[j] += squares[j + n];
-            const float error = step * step * squares[0];
-            if (error < least) {
-                scale = step;
-                inverse = factor;
-                least = error;
-            }
-        }
+            return squares[0];
+        });
         int32_t sums[2] = {0, 0};
         for (int h = 0; h < 2; ++h) {
             int8_t rounded[16];
             for (int j = 0; j < 16; ++j) {
-                rounded[j] = int8_t(bits_of(x[16 * h + j] * inverse + kRounder) - bits_of(kRounder));
+                rounded[j] = int8_t(bits_of(x[16 * h + j] * chosen.inverse + kRounder) - bits_of(kRounder));
             }
             for (int j = 0; j < 16; ++j) sums[h] += rounded[j];
             std::memcpy(to.values + 16 * h, rounded, 16);
         }
-        describe(to, scale, sums[0], sums[1]);
+        describe(to, chosen.scale, sums[0], sums[1]);
     }
 }
 

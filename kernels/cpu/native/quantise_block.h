@@ -68,5 +68,25 @@ inline void lose(Q8Block& block) {
 constexpr float kLimit = 127.49f;
 constexpr int kCandidates = 2;
 
+struct Chosen {
+    float scale, inverse;  // both 0 for zeros
+};
+
+// `squares(inverse)`: the sum of the squared errors of a block's values times `inverse`, as rounded.
+template <class Squares>
+inline Chosen choose_scale(float absmax, Squares squares) {
+    Chosen chosen{0.0f, 0.0f};
+    if (absmax < kTiny) return chosen;
+    float least = std::numeric_limits<float>::infinity(), scale = scale_from(absmax / kLimit);
+    for (int i = 0; i < kCandidates; ++i, scale = scale_after(scale)) {
+        const float inverse = 1.0f / scale, error = scale * scale * squares(inverse);
+        if (error < least) {
+            chosen = {scale, inverse};
+            least = error;
+        }
+    }
+    return chosen;
+}
+
 }  // namespace
 STOLON_END
