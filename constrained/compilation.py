@@ -28,6 +28,7 @@ from stolon.constrained.regular import (
 )
 from stolon.constrained.schema.budget import Budget, TooComplex
 from stolon.constrained.schema.plan import SchemaText, json_source, schema_sources
+from stolon.constrained.schema.unsatisfiable import contradiction
 from stolon.constrained.spec import GrammarSpec
 from stolon.constrained.structural import structural_sources
 from stolon.constrained.vocabulary import Vocabulary
@@ -70,8 +71,33 @@ def compile_here(
         GrammarError: the spec is refused.
     """
     check_size(spec, prefix, limits)
-    schema = SchemaText(spec.text) if spec.kind == "json_schema" else None
+    if spec.kind != "json_schema":
+        return _compile(spec, None, prefix, vocabulary, pool, limits, budget, untried=untried)
+    schema = SchemaText(spec.text)
+    try:
+        return _compile(spec, schema, prefix, vocabulary, pool, limits, budget, untried=untried)
+    except TooComplex:
+        raise
+    except GrammarError as error:
+        if error.where in (None, "/"):  # of the whole: which part of it is it?
+            bundled = SchemaText(spec.text).bundled()
+            found = contradiction(bundled.document, bundled.where)
+            if found is not None:
+                raise found from error
+        raise
 
+
+def _compile(
+    spec: GrammarSpec,
+    schema: SchemaText | None,
+    prefix: bytes,
+    vocabulary: Vocabulary,
+    pool: MaskPool,
+    limits: CompileLimits,
+    budget: Budget | None,
+    *,
+    untried: bool,
+) -> Compiled:
     def in_llguidance(sources: Iterator[str]) -> Compiled:
         return _in_llguidance(spec, sources, prefix, vocabulary, pool, limits)
 

@@ -103,10 +103,14 @@ def assemble(
     thread: ComputeThread,
     *,
     name: str,
+    file: str | None,
     step_tokens: int,
     speculation: Speculation,
 ) -> Parts:
-    """Build scheduler, batcher, walker, reader and loop around a runner, and start the loop in the thread."""
+    """Build scheduler, batcher, walker, reader and loop around a runner, and start the loop in the thread.
+
+    `file` is the own name of the model's file or folder, if there is one.
+    """
     rows, context = runner.slot_table.shape
     if runner.vocab_size < tokenizer.vocab_size:
         raise ModelFileError(
@@ -129,7 +133,7 @@ def assemble(
         bos=tokenizer.bos_id if tokenizer.add_bos else None,
     )
     padded = runner.vocab_size > tokenizer.vocab_size
-    walker = Walker(generator, scheduler, space, stats, context_length=context)
+    walker = Walker(generator, scheduler, space, stats, context_length=context, model=file or name)
     reader = LogitsReader(
         walker,
         generator,

@@ -119,6 +119,7 @@ class Engine:
             name=path.stem if isinstance(model, Path) or path == Path(model) else model,
             step_tokens=step_tokens or DEFAULT_STEP_TOKENS,
             speculation=speculation,
+            file=path.name,
         )
 
     @classmethod
@@ -194,6 +195,7 @@ class Engine:
         name: str,
         step_tokens: int,
         speculation: Speculation,
+        file: str | None = None,
     ) -> None:
         try:
             parts = assemble(
@@ -201,6 +203,7 @@ class Engine:
                 tokenizer,
                 thread,
                 name=name,
+                file=file,
                 step_tokens=step_tokens,
                 speculation=speculation,
             )

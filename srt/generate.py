@@ -121,11 +121,11 @@ def _request(prompt: object, input_ids: object, options: GenerateOptions) -> Req
 
 def _token_ids(input_ids: object) -> list[int]:
     try:
-        ids = list(input_ids)  # type: ignore[call-overload]
+        ids: list[int] = list(input_ids)  # type: ignore[call-overload]
         if set(map(type, ids)) <= {int}:
             return ids
         # Of numpy and torch. What a truth value is shows in the plain value only.
-        plain = [value.tolist() if hasattr(value, "tolist") else value for value in ids]
+        plain: list[Any] = [value.tolist() if hasattr(value, "tolist") else value for value in ids]
         if bool in set(map(type, plain)):
             raise InvalidRequest(
                 "input_ids must be token ids, and True and False are none", param="input_ids"

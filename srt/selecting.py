@@ -7,6 +7,7 @@ costs nothing beyond the context's last row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stolon.srt.protocol import ChoiceScore, SelectMethod
-from stolon.srt.sampling import Floats, log_totals
+from stolon.srt.sampling import BrokenLogits, Floats, log_totals
 from stolon.srt.sampling.filters import draw
 
 GROUP_ROWS = 128
@@ -198,10 +199,15 @@ class Selection:
             texts: of the choices.
             temperature: 0 takes the best, the first among equals; else the winner is drawn.
             key: of the draw, from `sampling.draw_key`.
+
+        Raises:
+            BrokenLogits: the model gave NaN, with which nothing compares.
         """
         count = len(self._choices)
         tokens = [self._token_logprobs[i] for i in range(count)]
         means = [sum(row) / len(row) for row in tokens]
+        if any(map(math.isnan, (*means, *map(sum, self._unconditional.values())))):
+            raise BrokenLogits("the model gave a NaN logit, or nothing finite")
         if self._method == "unconditional_likelihood_normalized":
             normalized = [
                 sum(a - b for a, b in zip(row, self._unconditional[i], strict=True)) / len(row)

@@ -21,7 +21,7 @@ from stolon.srt.protocol import (
     SegmentDone,
     SelectResult,
 )
-from stolon.srt.sampling import draw_key
+from stolon.srt.sampling import BrokenLogits, draw_key
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.sequence import Account, Generation, Sequence
 
@@ -31,6 +31,9 @@ class Walker:
 
     A fault in one sequence fails its request and nothing else (promise P3): what is done for one
     sequence runs behind `guard`.
+
+    Args:
+        model: file or name of the model, for errors that are about its weights.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class Walker:
         stats: EngineStats,
         *,
         context_length: int,
+        model: str,
     ) -> None:
         self._generator = generator
         self._scheduler = scheduler
         self._space = space
         self._stats = stats
         self._context_length = context_length
+        self._model = model
 
     # Beginning and ending
 
@@ -92,6 +97,8 @@ class Walker:
 
     def fail_at(self, seq: Sequence, error: StolonError) -> None:
         """End the request of a sequence with an error of its current segment."""
+        if isinstance(error, BrokenLogits):
+            error.where = self._model
         step = seq.at_gen or seq.at_select
         if step is not None and error.segment is None:
             error.segment = step.segment

@@ -8,7 +8,7 @@ from typing import Any
 from stolon.constrained.schema.direct_keywords import is_direct, settle
 from stolon.constrained.schema.drafts import KNOWN
 from stolon.constrained.schema.keywords import check_keywords
-from stolon.constrained.schema.numbers import MAX_REMAINDERS, lcm, remainders
+from stolon.constrained.schema.numbers import MAX_BOUNDED, digits_of, lcm
 from stolon.constrained.schema.pointers import look_up, resolve
 from stolon.constrained.schema.terms import Path
 from stolon.errors import GrammarError
@@ -110,7 +110,7 @@ class _Translation:
     def _divide(self, step: Fraction) -> None:
         """Leave divisors to the rewriting where llguidance could take long over one, or several together."""
         self._divisor = lcm(self._divisor, step)
-        if max(remainders(step), remainders(self._divisor)) > MAX_REMAINDERS:
+        if max(digits_of(step), digits_of(self._divisor)) > MAX_BOUNDED:
             raise _unsuited()
 
     def _list(self, keyword: str, schemas: list[Any]) -> list[Any]:

@@ -24,7 +24,13 @@ from stolon.constrained.schema.decimals import (
 )
 from stolon.constrained.schema.language import Language
 from stolon.constrained.schema.normaliser import Normaliser
-from stolon.constrained.schema.numbers import MAX_REMAINDERS, Numbers, remainders
+from stolon.constrained.schema.numbers import (
+    MAX_BOUNDED,
+    MAX_REMAINDERS,
+    Numbers,
+    digits_of,
+    remainders,
+)
 from stolon.constrained.schema.objects import ObjectEmitter
 from stolon.constrained.schema.quoted import Quoting
 from stolon.constrained.schema.rules import Alternatives, Body, Lexeme, Ref, Rules
@@ -131,7 +137,7 @@ class Emitter:
         if step is not None and step.denominator == 1:
             schema["type"] = "integer"
         if step is not None and step != 1:
-            self._spend_on(step)
+            self._spend_on(step, bounded=bounded)
             schema["multipleOf"] = _plain(step)
         if numbers.low is not None:
             schema["exclusiveMinimum" if numbers.low_open else "minimum"] = _plain(numbers.low)
@@ -139,8 +145,14 @@ class Emitter:
             schema["exclusiveMaximum" if numbers.high_open else "maximum"] = _plain(numbers.high)
         return Lexeme(f"%json {json.dumps(schema)}")
 
-    def _spend_on(self, step: Fraction) -> None:
+    def _spend_on(self, step: Fraction, *, bounded: bool) -> None:
         cost = remainders(step)
+        if bounded and digits_of(step) > MAX_BOUNDED:
+            raise GrammarError(
+                f"'multipleOf' is too much to be enforced beside bounds: {_plain(step)}"[:200],
+                hint="beside 'minimum', 'maximum' and the like up to 10,000 is enforced, "
+                "without them up to 50,000",
+            )
         if cost > MAX_REMAINDERS:
             raise GrammarError(
                 f"'multipleOf' is too much to be enforced: {_plain(step)}"[:200],

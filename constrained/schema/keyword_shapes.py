@@ -142,6 +142,8 @@ class Keywords:
         parts: list[Language] = []
         if "minLength" in schema or "maxLength" in schema:
             low, high = _bounds(schema, path, "Length")
+            if high is not None and high < low:
+                return self._n.languages.nothing
             parts.append(self._n.languages.length(low, high))
         if "pattern" in schema:
             parts.append(self.pattern(schema["pattern"], (*path, "pattern")))

@@ -8,10 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-__all__ = ["MAX_REMAINDERS", "Numbers", "all_but", "both", "lcm", "remainders"]
+__all__ = [
+    "MAX_BOUNDED",
+    "MAX_REMAINDERS",
+    "Numbers",
+    "all_but",
+    "both",
+    "digits_of",
+    "lcm",
+    "remainders",
+]
 
 MAX_LISTED = 256
 MAX_STEP = 1_000_000
+MAX_BOUNDED = 10_000
+"""The largest divisor beside bounds, whose digits multiply what is followed; zeros at its end, too."""
 MAX_REMAINDERS = 50_000
 """What one lexer may follow: 100,000 take it a second."""
 
@@ -131,12 +142,17 @@ def remainders(step: Fraction) -> int:
 
     Zeros at the end of a divisor cost little. More than `MAX_REMAINDERS` for divisors above a million.
     """
-    while step.denominator != 1:
-        step *= 10
-    digits = step.numerator
+    digits = digits_of(step)
     if digits > MAX_STEP:
         return digits
     return min(digits, 25 * int(str(digits).rstrip("0")))
+
+
+def digits_of(step: Fraction) -> int:
+    """A divisor without its point: 25 of 2.5."""
+    while step.denominator != 1:
+        step *= 10
+    return step.numerator
 
 
 def lcm(a: Fraction, b: Fraction) -> Fraction:

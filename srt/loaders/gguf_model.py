@@ -15,7 +15,7 @@ from stolon.srt.loaders.dequant import check_supported, dequantise
 from stolon.srt.loaders.ggml import GGMLType
 from stolon.srt.loaders.gguf import GGUFFile
 from stolon.srt.loaders.gguf_config import ROPE_FREQS, read_config
-from stolon.srt.loaders.layout import check_tensor, tensor_shapes
+from stolon.srt.loaders.layout import check_tensor, check_values, tensor_shapes
 from stolon.srt.models.config import ModelConfig
 
 _TOP = {
@@ -94,9 +94,11 @@ class GGUFModel:
         return info.type, raw, info.shape
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
-        """A fresh, contiguous, dequantised copy of one tensor; ModelFileError if it is absent."""
+        """A fresh, contiguous, dequantised copy of one tensor; ModelFileError if it is absent, or
+        a vector that is not finite."""
         kind, raw, shape = self.quantised(name)
-        return dequantise(raw, kind, shape, dtype, name=self._stored[name])
+        values = dequantise(raw, kind, shape, dtype, name=self._stored[name])
+        return check_values(self._stored[name], values, where=self.file.path.name)
 
     def stored(self, name: str) -> StoredWeight:
         """A matrix as the file holds it; errors as `tensor`."""

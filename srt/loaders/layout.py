@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from stolon.errors import ModelFileError, UnsupportedModel
 from stolon.srt.models.config import ModelConfig
 
@@ -48,6 +50,21 @@ def check_number(name: str, value: float, field: str, *, where: str) -> None:
             where=where,
             hint="the file is damaged or its config is wrong",
         )
+
+
+def check_values(name: str, values: Tensor, *, where: str) -> Tensor:
+    """The values of a tensor that was read, which are checked if it is a vector (norms, biases). Matrices
+    are too large for that; what they spoil shows in the logits.
+
+    Raises ModelFileError for NaN or infinity.
+    """
+    if values.ndim == 1 and not bool(values.isfinite().all()):
+        raise ModelFileError(
+            f"tensor {name!r} holds NaN or infinity",
+            where=where,
+            hint="the weights are damaged, or too large for their dtype: download the model again",
+        )
+    return values
 
 
 def check_config(config: ModelConfig, *, where: str) -> ModelConfig:

@@ -15,7 +15,7 @@ from stolon.errors import ModelFileError, ModelNotFound, UnsupportedModel
 from stolon.kernels import StoredWeight
 from stolon.srt.loaders import hf_config
 from stolon.srt.loaders.folder import CONFIG, INDEX, WEIGHTS, check_folder
-from stolon.srt.loaders.layout import check_tensor, tensor_shapes
+from stolon.srt.loaders.layout import check_tensor, check_values, tensor_shapes
 from stolon.srt.models.config import ModelConfig
 
 _DTYPES = ("F32", "F16", "BF16")
@@ -65,11 +65,13 @@ class SafetensorsModel:
         return frozenset(self._shapes)
 
     def tensor(self, name: str, dtype: torch.dtype) -> Tensor:
-        """A fresh, contiguous copy of one tensor. Raises ModelFileError if it is absent."""
+        """A fresh, contiguous copy of one tensor. Raises ModelFileError if it is absent, or
+        a vector that is not finite."""
         value = self._value(name)
         if self._config.architecture == "gemma3" and name.endswith("norm.weight"):
             value = value.float() + 1.0  # stored as the distance from one
-        return torch.empty(value.shape, dtype=dtype).copy_(value)
+        copy = torch.empty(value.shape, dtype=dtype).copy_(value)
+        return check_values(self._stored_name(name), copy, where=self.folder.name)
 
     def stored(self, name: str) -> StoredWeight:
         """A matrix as the file holds it, a view of the mapped file where its bytes are aligned."""

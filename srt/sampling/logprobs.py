@@ -13,18 +13,18 @@ from stolon.srt.protocol import Sampling, TokenLogprob
 
 from .filters import Candidates, best, block_sums, exp_weights
 from .native import log_totals_native, score_native
-from .params import Floats, Ids
+from .params import BrokenLogits, Floats, Ids
 
 
 def require_finite(top: float) -> None:
-    """Raise InternalError if a row whose maximum is `top` can't be sampled from.
+    """Raise BrokenLogits if a row whose maximum is `top` can't be sampled from.
 
     A NaN anywhere makes the maximum NaN.
     """
     if math.isnan(top):
-        raise InternalError("the model gave a NaN logit")
+        raise BrokenLogits("the model gave a NaN logit")
     if math.isinf(top):
-        raise InternalError(
+        raise BrokenLogits(
             "the model gave an infinite logit" if top > 0 else "no allowed token has a finite logit"
         )
 

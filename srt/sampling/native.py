@@ -15,7 +15,7 @@ import numpy as np
 from stolon.errors import InternalError, StolonError
 from stolon.srt.protocol import TokenLogprob
 
-from .params import Floats, Sampled, SamplerRow, TokenMask
+from .params import BrokenLogits, Floats, Sampled, SamplerRow, TokenMask
 
 try:
     from stolon.kernels.cpu import _native
@@ -32,6 +32,7 @@ _FAULTS = {
     -4: "the grammar allows no token",
     -5: "sampling failed: a token id is outside of the vocabulary",
 }
+_BROKEN = (-1, -2, -3)
 _GREEDY: tuple[Any, ...] = (0.0, 0, 1.0, 0.0, 0, 0, 0, 0, 0, None)
 
 
@@ -89,7 +90,7 @@ def score_native(
     for values, token, (total, alternatives) in zip(logits, tokens, found, strict=True):
         logprob = float(values[token]) - total
         if np.isnan(logprob):
-            raise InternalError("the model gave a NaN logit, or nothing finite")
+            raise BrokenLogits("the model gave a NaN logit, or nothing finite")
         scored.append(TokenLogprob(token, logprob if logprob > -np.inf else None, alternatives))
     return scored
 
@@ -157,4 +158,4 @@ def _read(one: Any) -> Sampled | StolonError:
         return Sampled(token, TokenLogprob(token, logprob if logprob > -np.inf else None, top))
     if isinstance(one, str):
         return InternalError(f"sampling failed: {one}")
-    return InternalError(_FAULTS[one])
+    return (BrokenLogits if one in _BROKEN else InternalError)(_FAULTS[one])

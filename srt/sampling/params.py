@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stolon.errors import InternalError
 from stolon.srt.protocol import LogprobSpec, Sampling, TokenLogprob
 
 Floats = NDArray[np.float32]
@@ -34,6 +35,14 @@ class TokenMask(Protocol):
     def deny(self) -> Ids | None: ...
     @property
     def bits(self) -> NDArray[np.bool_] | None: ...
+
+
+class BrokenLogits(InternalError):
+    """A model computed what no tokens can be drawn from. Whoever knows its file says so in `where`."""
+
+    def __init__(self, message: str, **place: str | None) -> None:
+        hint = "its weights are damaged, or too large for the dtype: check the file, or try float32"
+        super().__init__(message, **{"hint": hint, **place})
 
 
 @dataclass(slots=True, kw_only=True)
