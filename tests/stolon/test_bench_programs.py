@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 from support.fake_engine import FakeEngine, tiny_chat_template
+from support.gguf_files import random_weights, tiny_config, write_gguf_model
 
 from stolon.benchmarks import ProgramsPlan, judge_programs, measure_programs, programs_table
 from stolon.benchmarks import peers as peers_module
@@ -390,7 +391,9 @@ def test_the_command(monkeypatch, tmp_path, capsys):
         plans.append(plan)
         return results()
 
-    monkeypatch.setattr(loaders, "resolve", lambda model: tmp_path / model)
+    config = tiny_config()
+    model = write_gguf_model(tmp_path / "tiny.gguf", config, random_weights(config))
+    monkeypatch.setattr(loaders, "resolve", lambda _: model)
     monkeypatch.setattr(benchmarks, "measure_programs", fake_measure)
     out = tmp_path / "out.json"
     arguments = ["bench", "programs", "--peers", "openvino", "--json", str(out)]
