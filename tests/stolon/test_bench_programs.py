@@ -391,7 +391,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
         plans.append(plan)
         return results()
 
-    config = tiny_config()
+    config = tiny_config("llama")
     model = write_gguf_model(tmp_path / "tiny.gguf", config, random_weights(config))
     monkeypatch.setattr(loaders, "resolve", lambda _: model)
     monkeypatch.setattr(benchmarks, "measure_programs", fake_measure)
