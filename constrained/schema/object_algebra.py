@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from stolon.constrained.schema.array_algebra import least
@@ -47,23 +47,30 @@ class ObjectAlgebra:
             )
         )
 
-    def value(self, member: ObjectShape, name: str) -> Term:
-        """What the value under a name must satisfy."""
+    def values(self, member: ObjectShape, names: Iterable[str]) -> Iterator[Term]:
+        """What the values under some names must satisfy, in time linear in rules and names."""
         contains = self._languages.contains
-        terms = [
-            term
-            for names, term in member.rules
-            if (name in names.args[0] if names.kind == "words" else contains(names, name))
-        ]
-        return self._terms.all(terms) if len(terms) != 1 else terms[0]
+        of_word: dict[str, list[int]] = {}
+        others: list[int] = []
+        for index, (language, _) in enumerate(member.rules):
+            if language.kind == "words":
+                for word in language.args[0]:
+                    of_word.setdefault(word, []).append(index)
+            else:
+                others.append(index)
+        for name in names:
+            found = [i for i in others if contains(member.rules[i][0], name)]
+            terms = [member.rules[i][1] for i in sorted(found + of_word.get(name, []))]
+            yield self._terms.all(terms) if len(terms) != 1 else terms[0]
 
     def solved(self, member: ObjectShape) -> list[ObjectShape]:
         """Clauses solved as far as they follow; an empty list if there is no such object."""
         clauses = member.clauses
+        names = sorted({name for clause in clauses for name, _ in clause})
         forbidden = {
             name
-            for name in sorted({n for clause in clauses for n, _ in clause})
-            if self._is_empty(self.value(member, name))
+            for name, term in zip(names, self.values(member, names), strict=True)
+            if self._is_empty(term)
         }
         absent = {frozenset(((name, False),)) for name in forbidden} - clauses
         solved = settle(clauses | absent)

@@ -72,14 +72,20 @@ class ObjectEmitter:
         """A state for each name, what is still asked of later names, and the number of members."""
         rules = self._emitter.rules
         names = self._names.known(member)
-        values = [self._n.algebra.objects.value(member, name) for name in names]
+        values = list(self._n.algebra.objects.values(member, names))
         classes = self._names.others(member, names)
         last = self._names.narrowed(classes, witness)
         if witness is not None and not last:
             return Alternatives(())
-        asked = {name for clause in member.clauses for name, _ in clause}
+        settled = settle(member.clauses)
+        if settled is None:
+            return Alternatives(())
+        # What is asked of one name alone is no part of a state: after settling nothing else depends on it.
+        alone = {name: yes for clause in settled if len(clause) == 1 for name, yes in clause}
+        asked = frozenset(clause for clause in settled if len(clause) > 1)
+        tied = {name for clause in asked for name, _ in clause}
         cap = max(member.low, 1) if member.high is None else max(member.high, 1)
-        start: _State = (0, member.clauses, 0)
+        start: _State = (0, asked, 0)
         refs: dict[_State, Ref] = {start: rules.reserve()}
         todo = [start]
 
@@ -103,9 +109,13 @@ class ObjectEmitter:
                         break
                     without: frozenset[Clause] | None = clauses
                     with_it: frozenset[Clause] | None = clauses
-                    if names[index] in asked:
+                    if names[index] in tied:
                         without = _decide(clauses, names[index], False)
                         with_it = _decide(clauses, names[index], True)
+                    elif names[index] in alone:
+                        without, with_it = (
+                            (None, clauses) if alone[names[index]] else (clauses, None)
+                        )
                     if values[index] is self._n.terms.false or size == member.high:
                         with_it = None
                     head: list[Body] = []
