@@ -2,8 +2,6 @@
 
 One token of one sequence reads every weight once, so bandwidth over bytes of weights is a rate that
 no engine can pass (the memory roof of arXiv 2402.16363).
-
-    python -m stolon.benchmarks.bandwidth THREADS     prints bytes per second
 """
 
 from __future__ import annotations
@@ -18,28 +16,30 @@ _REPEATS = 6
 
 
 def read_bandwidth(threads: int) -> float:
-    """Bytes per second of the fastest read-only pass over 2 GiB with `threads` threads.
+    """Bytes per second of read-only passes over 2 GiB with `threads` threads, on average as a decoding is.
 
-    The passes are torch's sum and its matrix-vector product, each in parallel over the buffer;
-    which of the two is nearer to what memory gives depends on the machine.
+    The passes are torch's sum and its matrix-vector product, each in parallel over the buffer; the faster of
+    the two counts, which depends on the machine.
     """
     import torch
 
     torch.set_num_threads(threads)
     buffer = torch.ones(_BYTES // 4).view(-1, 4096)
     vector = torch.ones(4096)
-    best = float("inf")
+    buffer.sum(), buffer.mv(vector)  # threads are made
+    seconds = [0.0, 0.0]
     for _ in range(_REPEATS):
-        for passes in ("sum", "product"):
+        for kind in (0, 1):
             start = time.perf_counter()
-            buffer.sum() if passes == "sum" else buffer.mv(vector)
-            best = min(best, time.perf_counter() - start)
-    return _BYTES / best
+            buffer.mv(vector) if kind else buffer.sum()
+            seconds[kind] += time.perf_counter() - start
+    return _BYTES * _REPEATS / min(seconds)
 
 
 def measured_bandwidth(threads: int) -> float:
     """`read_bandwidth` in a process of its own, so that its buffer and threads are gone after."""
-    command = [sys.executable, "-m", "stolon.benchmarks.bandwidth", str(threads)]
+    code = f"from {__name__} import read_bandwidth; print(read_bandwidth({threads}))"
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return float(done.stdout)
 
@@ -64,7 +64,3 @@ def bytes_per_token(model: Path) -> int:
         return total
     finally:
         source.close()
-
-
-if __name__ == "__main__":
-    print(read_bandwidth(int(sys.argv[1])))

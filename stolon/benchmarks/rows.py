@@ -35,7 +35,8 @@ class Rows:
 
     Attributes:
         bandwidth: the fastest that memory was beside the decoding of one sequence, which it limits. On
-            shared machines it is twice as fast in one minute as in another.
+            shared machines it is twice as fast in one second as in another, so each engine's turn at that row
+            has its own: the mean of before and after.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class Rows:
                 new_tokens=self.new_tokens,
             )
 
-    def _probe(self) -> None:
+    def _probe(self) -> float:
         self.say("memory bandwidth")
-        self.bandwidth = max(self.bandwidth, self.probe())
+        found = self.probe()
+        self.bandwidth = max(self.bandwidth, found)
+        return found
 
     def shared(self) -> None:
         """Long contexts that have most of their tokens in common. Workers repeat it themselves: it
@@ -122,14 +125,14 @@ class Rows:
         tokens: int,
         *,
         once: bool = False,
-        beside: Callable[[], None] | None = None,
+        beside: Callable[[], float] | None = None,
         **arguments: Any,
     ) -> None:
-        """Best time of each engine, as tokens per second under `label`. `beside` runs before each turn."""
+        """Best time of each engine, as tokens per second under `label`; with the bandwidth of memory at that
+        time, which `beside` measures between the turns."""
         spent = {worker.name: 0.0 for worker in self.workers}
         for repeat in range(1 if once else self.repeats):
-            if beside is not None:
-                beside()
+            before = beside() if beside is not None else 0.0
             for worker in self.workers:
                 engine = self.engines[worker.name]
                 if spent[worker.name] > MAX_SECONDS or "error" in engine.get(label, {}):
@@ -147,6 +150,10 @@ class Rows:
                 if answer["seconds"] <= 0:
                     raise InternalError(f"{worker.name}, {label}: no time went by")
                 answer["tokens_per_second"] = tokens / answer["seconds"]
+                if beside is not None:
+                    after = beside()
+                    answer["bandwidth"] = (before + after) / 2
+                    before = after
                 best = engine.get(label, {"seconds": float("inf")})
                 if answer["seconds"] < best["seconds"]:
                     engine[label] = answer

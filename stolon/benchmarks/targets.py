@@ -96,11 +96,11 @@ def growth(engine: dict[str, Any], label: str) -> float:
 
 
 def bandwidth_share(results: dict[str, Any], engine: dict[str, Any]) -> float | None:
-    """Rate of one sequence over the rate at which memory could deliver the file's weights."""
+    """Rate of one sequence over the rate at which memory could deliver the file's weights at that time."""
     one = rate(engine, "decode_1")
     if one is None:
         return None
-    share: float = one * results["bytes_per_token"] / results["bandwidth"]
+    share: float = one * results["bytes_per_token"] / engine["decode_1"]["bandwidth"]
     return share
 
 

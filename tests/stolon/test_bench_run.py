@@ -216,13 +216,17 @@ def test_memory_is_measured_beside_what_it_limits():
 
     def probe():
         order.append("probe")
-        return {1: 5e9, 2: 9e9, 3: 7e9}[order.count("probe")]
+        return {1: 5e9, 2: 9e9}.get(order.count("probe"), 7e9)
 
     rows = Rows([Fast()], {"stolon": {}}, new_tokens=1, repeats=3, say=quiet, probe=probe)
     rows.prefill_and_decode()
-    assert order[order.index("probe") :][:6] == ["probe", "decode 1"] * 3
-    assert order.count("probe") == 3
+    assert order[order.index("probe") :][:9] == ["probe", "decode 1", "probe"] * 3
+    assert order.count("probe") == 6
     assert rows.bandwidth == 9e9
+    assert (
+        rows.engines["stolon"]["decode_1"]["bandwidth"] == 7e9
+    )  # of the first turn, none was faster
+    assert "bandwidth" not in rows.engines["stolon"]["decode_8"]
 
 
 def test_unknown_peer(tmp_path):

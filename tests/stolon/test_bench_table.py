@@ -27,6 +27,7 @@ def engine(rate, **more):
         }
         for name in RATES
     }
+    measures["decode_1"]["bandwidth"] = 36000.0
     quality = {"mean": 1 / rate, "standard_error": 0.001, "max": 1.0, "positions": 2048}
     return {
         "version": "1",
@@ -84,7 +85,7 @@ STEP = {"seconds": 1.0, "forward_time": 0.9, "sample_time": 0.05, "step_time": 1
         ({"prefill": {"tokens_per_second": 149.0}}, ["prefill"]),
         ({"shared": {"tokens_per_second": 299.0}}, ["shared"]),
         (
-            {"decode_1": {"tokens_per_second": 200.0, **STEP}},
+            {"decode_1": {"tokens_per_second": 200.0, "bandwidth": 36000.0, **STEP}},
             ["bandwidth_share", "outside_kernels"],
         ),
         ({"decode_8": {"tokens_per_second": 159.0, **STEP}}, ["decode_8", "outside_kernels"]),
