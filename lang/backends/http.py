@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -33,7 +33,7 @@ import httpx
 import msgspec
 
 from stolon.errors import BackendError, InvalidRequest, StolonError
-from stolon.lang.backends.connections import Connections
+from stolon.lang.backends.connections import Connections, completed
 from stolon.lang.backends.http_answer import (
     MAX_ANSWER_BYTES,
     Answer,
@@ -110,7 +110,7 @@ class HTTPClient:
             finally:
                 # To its end, also if the task is cancelled meanwhile: a connection that is closed by half
                 # is never free again, and the next request would wait for it.
-                await _completed(response.aclose())
+                await completed(response.aclose())
 
     async def aclose(self) -> None:
         """Close the connections. The client can be used again."""
@@ -222,18 +222,8 @@ class HTTPClient:
         except BackendError:
             pass  # the status says enough
         finally:
-            await _completed(response.aclose())
+            await completed(response.aclose())
         return self._explain(response.status_code, bytes(body), server=self.server)
-
-
-async def _completed(work: Coroutine[Any, Any, None]) -> None:
-    """Await work that cancelling does not interrupt; it is heard afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
 
 
 def encoded(body: object) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from support.http_script import ok
 
 from stolon.errors import (
     BackendError,
+    EngineClosed,
 )
 from stolon.lang.backends import connections, sse
 from stolon.lang.backends.http import HTTPClient, HTTPOptions
@@ -73,6 +75,36 @@ def test_connections_are_taken_up_again_and_closed_when_idle(monkeypatch):
         assert len(made) == 5
         await kept.aclose()
         assert all(client.closed for client in made)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_closing_interrupts_a_request_and_leaves_no_connection(turns):
+    """Also one that is just connecting."""
+    open_ones = set()
+
+    async def never_answers(reader, writer):
+        open_ones.add(writer)
+        await reader.read()
+        open_ones.discard(writer)
+        writer.close()
+
+    async def go():
+        server = await asyncio.start_server(never_answers, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        http = HTTPClient(f"http://{host}:{port}")
+        asking = asyncio.create_task(http.json("GET", "/"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await http.aclose()
+        with pytest.raises(EngineClosed):
+            await asyncio.wait_for(asking, 5)
+        server.close()
+        await server.wait_closed()
+        while open_ones:
+            await asyncio.sleep(0.001)
+        gc.collect()
 
     asyncio.run(go())
 
