@@ -32,7 +32,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from stolon.errors import BackendError, InvalidRequest, StolonError
+from stolon.errors import BackendError, EngineClosed, InvalidRequest, StolonError
 from stolon.lang.backends.connections import Connections, completed
 from stolon.lang.backends.http_answer import (
     MAX_ANSWER_BYTES,
@@ -76,6 +76,7 @@ class HTTPClient:
         self.server = base_url.rstrip("/")
         self.options = options or HTTPOptions()
         self._connections: Connections | None = None
+        self._closed = False
         self._reached = False
         self._first_attempt: float | None = None
 
@@ -113,12 +114,15 @@ class HTTPClient:
                 await completed(response.aclose())
 
     async def aclose(self) -> None:
-        """Close the connections. The client can be used again."""
+        """Close for good: requests under way and later ones raise EngineClosed. Idempotent."""
+        self._closed = True
         connections, self._connections = self._connections, None
         if connections is not None and connections.loop is asyncio.get_running_loop():
             await connections.aclose()
 
     def _open(self) -> Connections:
+        if self._closed:
+            raise EngineClosed(f"the connection to {self.server} was closed")
         # Connections belong to a loop. A process that was forked has another one, and starts anew.
         kept = self._connections
         if kept is None or kept.loop is not asyncio.get_running_loop():
