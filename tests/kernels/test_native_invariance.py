@@ -79,6 +79,28 @@ def test_products(teams: dict[int, Ops], kind: str) -> None:
             same(got, wanted)
 
 
+@pytest.mark.parametrize("kinds", [["Q4_1"], ["Q4_1", "Q8_0"]])
+@pytest.mark.parametrize("width", [32, 96, 576])
+def test_products_of_many_rows(teams: dict[int, Ops], kinds: list[str], width: int) -> None:
+    """Rows that lie together where all weights take that, tables of scales, an odd number of groups of inputs,
+    pieces of unlike sizes, and blocks of rows on several lanes."""
+    x = random(2100, width) * torch.logspace(-3, 3, 2100).unsqueeze(1)
+    x[300] = 0.0
+    x[301, 7] = torch.nan
+    weights = [random_weight(kind, 40, width, seed=seed) for seed, kind in enumerate(kinds)]
+    residual = random(2100, 40 * len(weights), seed=5)
+    for ops in teams.values():
+        packed, gated = ops.pack_linear(weights), ops.pack_gated(weights[0], weights[-1])
+        for run in (
+            lambda rows, o=ops, p=packed: o.linear(x[rows], p, residual[rows]),
+            lambda rows, o=ops, p=gated: o.gated_linear(x[rows], p, "silu"),
+        ):
+            wanted = torch.cat([run(slice(at, at + 50)) for at in range(0, 2100, 50)])
+            for count in (191, 192, 193, 197, 303, 512, 1023, 1030, 2100):
+                same(run(slice(2100 - count, 2100)), wanted[2100 - count :])
+                same(run(slice(0, count)), wanted[:count])
+
+
 @pytest.mark.parametrize("kind", ["Q4_1", "Q6_K", "BF16", "F32"])
 def test_company_of_other_matrices_and_a_residual(teams: dict[int, Ops], kind: str) -> None:
     """Columns are the same whichever matrices lie beside them; the residual is added last."""

@@ -1,7 +1,9 @@
 // Linear layers: rows of activations times tiles of packed weights.
 #include <algorithm>
+#include <limits>
 
 #include "gemm_tile.h"
+#include "gemm_together.h"
 
 STOLON_BEGIN
 namespace {
@@ -55,79 +57,101 @@ Bytes bytes_of(const Weight& w, const Item& item) {
 // Whether a product is little but reading a quantised weight. Then tiles go by one after the other, as they lie in memory:
 // the hardware recognises that and reads ahead, faster than it does what it is asked for.
 bool streams(const LinearArgs& args) {
-    return args.x->rows == 1 && std::none_of(args.weights.begin(), args.weights.end(), [](const Weight& w) { return plain(w.type); });
+    const auto is_plain = [](const Weight& w) { return plain(w.type); };
+    return args.x->rows == 1 && std::none_of(args.weights.begin(), args.weights.end(), is_plain);
 }
 
-// How many groups of inputs the tiles of an item go by, over all rows.
-int64_t visits_of(const Activations& x, const Weight& w, int tiles) {
-    const int64_t pieces = (x.rows + kRows - 1) / kRows, groups = std::max<int64_t>(1, x.k / kBlock);
+// How often something is asked for in an item, over all rows: with each group of inputs, with tables with each piece.
+int64_t visits_of(const Activations& x, const Weight& w, int tiles, bool tabled) {
+    const int64_t pieces = Pieces(x.rows, kRows).count, groups = tabled ? 1 : std::max<int64_t>(1, x.k / kBlock);
     return pieces * groups * (tiles / tiles_at_once(w.type, int(std::min<int64_t>(x.rows, kRows)), tiles));
 }
 
 // Parts of a row of the cache to be fetched with each group, so that this lane is through with all that are due.
-int64_t pace_of(const Lane& lane, const LinearArgs& args, const Items& items, int width) {
+int64_t pace_of(const Lane& lane, const LinearArgs& args, const Items& items, int width, bool tabled) {
     if (!args.cache_rows) return 0;
     int64_t visits = 0;
-    for (const Weight& w : args.weights) visits += items.of(w) * visits_of(*args.x, w, width);
+    for (const Weight& w : args.weights) visits += items.of(w) * visits_of(*args.x, w, width, tabled);
     if (args.gate != Gate::None) visits *= 2;
     return args.cache_rows_due * kRowParts * lane.count / visits + 1;
 }
 
-// All rows by the tiles of one item of one weight, some rows at a time, while the memory of another is asked for.
+// All rows by the tiles of one item of one weight, piece by piece, while the memory of another is asked for.
 class Product {
     const Activations* x_;
     const Weight* w_;
     const Item item_;
+    const Pieces pieces_;
     const B64* const table_;
     Fetch fetch_;
 
 public:
     // `table`: room for that of a tile, or null.
     Product(const Activations* x, const Weight& w, const Item& item, B64* table, Bytes next, CacheRows* rows, int64_t pace)
-        : x_(x), w_(&w), item_(item), table_(paired(w.type) ? table : nullptr) {
+        : x_(x), w_(&w), item_(item), pieces_(x->rows, kRows), table_(table) {
         if (table_) fill_table(w, item.tile, table);
-        const int64_t visits = visits_of(*x, w, item.tiles), lines = (next.end - next.begin + 63) / 64;
+        const int64_t visits = visits_of(*x, w, item.tiles, table_), lines = (next.end - next.begin + 63) / 64;
         fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64, rows, pace};
     }
 
-    // Rows [row, row + rows) to out, in pieces of at most kRows, as even as they come: 8 rows are 4 and 4, not 6 and 2.
-    // Meanwhile the rows at `ahead`, if it is not null, are asked for: results will go there, and rows lie far apart.
-    void compute(int64_t row, int64_t rows, const Ending* ending, float* out, int64_t stride, const float* ahead) {
-        const int64_t pieces = (rows + kRows - 1) / kRows, fewer = rows / pieces, larger = rows % pieces;
-        const int most = int(fewer + (larger > 0)), width = tiles_at_once(w_->type, most, item_.tiles);
-        const TileFunction first = tile_function(w_->type, most, width, table_),
-                           second = tile_function(w_->type, int(fewer), width, table_);
-        for (int tile = 0; tile < item_.tiles; tile += width) {
-            Operands in{x_, w_, row, item_.tile + tile, &fetch_, table_};
-            float* to = out + tile * kTile;
-            for (int64_t piece = 0; piece < pieces; ++piece) {
-                const int64_t count = fewer + (piece < larger);
-                if (ahead)
-                    for (int64_t r = in.row - row; r < in.row - row + count; ++r)
-                        for (int64_t c = tile; c < tile + width; ++c) __builtin_prefetch(ahead + r * stride + c * kTile, 1);
-                (piece < larger ? first : second)(in, ending, to, stride);
-                in.row += count;
-                to += count * stride;
-            }
+    // Pieces [begin, end) to out. Meanwhile what lies at `ahead`, if it is not null, is asked for: results will go there, and
+    // rows lie far apart.
+    void compute(int64_t begin, int64_t end, const Ending* ending, float* out, int64_t stride, const float* ahead) {
+        const int64_t smaller = std::clamp(pieces_.larger(), begin, end);  // where pieces of one row less begin
+        const int64_t done = (pieces_.begin(smaller) - pieces_.begin(begin)) * stride;
+        const int width = tiles_at_once(w_->type, int(pieces_.rows(begin)), item_.tiles);
+        for (int tile = 0; tile < item_.tiles; tile += x_->together ? 1 : width) {
+            float* const to = out + tile * kTile;
+            const float* const soon = ahead ? ahead + tile * kTile : nullptr;
+            equal(begin, smaller, tile, width, ending, to, stride, soon);
+            equal(smaller, end, tile, width, ending, to + done, stride, soon ? soon + done : nullptr);
+        }
+    }
+
+private:
+    // Pieces [begin, end), which have as many rows.
+    void equal(int64_t begin, int64_t end, int tile, int width, const Ending* ending, float* out, int64_t stride,
+               const float* ahead) {
+        if (begin == end) return;
+        const int64_t rows = pieces_.rows(begin);
+        Operands in{x_, w_, pieces_.begin(begin), item_.tile + tile, &fetch_};
+        if constexpr (kTogether)
+            if (x_->together) return together_pieces(rows, in, table_, end - begin, ending, out, stride, ahead);
+        const TileFunction function = tile_function(w_->type, int(rows), width);
+        for (; begin < end; ++begin) {
+            if (ahead)
+                for (int64_t r = 0; r < rows; ++r, ahead += stride)
+                    for (int c = 0; c < width; ++c) __builtin_prefetch(ahead + c * kTile, 1);
+            function(in, ending, out, stride);
+            in.row += rows;
+            out += rows * stride;
         }
     }
 };
 
-constexpr int64_t kChunk = 8 * kRows * kColumns;  // rows of a tile that wait for their gates
+constexpr int64_t kSingleTileRows = 32;
+static_assert(kSingleTileRows <= kTabledRows);  // there is room for one table
+
+constexpr int64_t kChunk = 8 * kColumns;  // pieces of a tile whose rows wait for their gates
 
 }  // namespace
 
+// With fewer rows, a step has a schedule of its own for each number of them.
+extern const int64_t together_rows = kTogether ? 9 : std::numeric_limits<int64_t>::max();
+
 void linear(const Lane& lane, const LinearArgs& args) {
-    const bool gated = args.gate != Gate::None;
-    B64* const table = room_for_tables(lane, args);
-    B64* const gate_table = table && gated ? table + args.x->k / kBlock * kScaleLevels : nullptr;
+    const bool gated = args.gate != Gate::None, tabled = args.x->together >= kTabledRows;
+    B64* const table = tabled ? reinterpret_cast<B64*>(lane.scratch) : nullptr;
+    B64* const gate_table = tabled && gated ? table + args.x->k / kBlock * kScaleLevels : nullptr;
     const bool streamed = streams(args);
-    const int width = table || streamed ? 1 : kColumns;  // tiles of an item
+    // Tiles of an item. With many rows an item takes long, and lanes should end together.
+    const int width = streamed || args.x->together >= kSingleTileRows ? 1 : kColumns;
     const Items items(args.weights, width);
     const int64_t total = items.count();
-    alignas(64) float cells[kChunk * kTile], gates[kChunk * kTile];
-    const int64_t rows = args.x->rows, chunks = (rows * width + kChunk - 1) / kChunk;
-    const int64_t pace = pace_of(lane, args, items, width);
+    alignas(64) float cells[kChunk * kRows * kTile], gates[kChunk * kRows * kTile];
+    const Pieces pieces(args.x->rows, kRows);
+    const int64_t chunks = (pieces.count * width + kChunk - 1) / kChunk;
+    const int64_t pace = pace_of(lane, args, items, width, tabled);
     Lane::Run run = lane.claim_run(*args.counter, total);
     int64_t index = run.begin;
     while (index < total) {
@@ -155,17 +179,18 @@ void linear(const Lane& lane, const LinearArgs& args) {
         Product product(args.x, gated ? args.up[item.weight] : w, item, table, gated ? soon_up : soon, args.cache_rows, pace);
         Product gate_product(args.x, w, item, gate_table, soon, args.cache_rows, pace);
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-            const int64_t row = rows * chunk / chunks, count = rows * (chunk + 1) / chunks - row;
+            const int64_t begin = pieces.count * chunk / chunks, end = pieces.count * (chunk + 1) / chunks;
+            const int64_t row = pieces.begin(begin), count = pieces.begin(end) - row;
             const int64_t first = row * args.out_stride + item.column;
             const Ending ending{row, item.tile, args.gate, gated ? gates : nullptr, columns,
                                 args.bias ? args.bias + item.column : nullptr, args.softcap,
                                 args.residual ? args.residual + first : nullptr, args.out_stride};
             const float* ahead = next_column < 0 ? nullptr : args.out + row * args.out_stride + next_column;
-            if (gated) gate_product.compute(row, count, nullptr, gates, columns, nullptr);
+            if (gated) gate_product.compute(begin, end, nullptr, gates, columns, nullptr);
             if (valid == columns) {
-                product.compute(row, count, ending.nothing() ? nullptr : &ending, args.out + first, args.out_stride, ahead);
+                product.compute(begin, end, ending.nothing() ? nullptr : &ending, args.out + first, args.out_stride, ahead);
             } else {
-                product.compute(row, count, nullptr, cells, columns, nullptr);
+                product.compute(begin, end, nullptr, cells, columns, nullptr);
                 finish_padded(ending, cells, count, columns, valid, args.out + first, args.out_stride);
             }
         }

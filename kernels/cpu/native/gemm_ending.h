@@ -10,7 +10,7 @@ STOLON_BEGIN
 namespace {
 
 vf activate(vf x, Gate gate) {
-    if (gate == Gate::Silu) return x * vreciprocal(vset(1.0f) + vexp(vset(0.0f) - x));
+    if (gate == Gate::Silu) return vsilu(x);
     // gelu, tanh form: x / 2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     const vf inner = vset(0.7978845608f) * vfma(x * x * x, vset(0.044715f), x);
     return vset(0.5f) * x * (vset(1.0f) + vtanh(inner));
@@ -38,6 +38,34 @@ struct Ending {
         return v;
     }
 };
+
+// Cells of rows from `row` on and tiles from `tile` on to out[R][C * 16], where rows lie `stride` floats apart.
+template <int R, int C>
+STOLON_ALWAYS inline void put(const F16 (&cells)[R][C], int64_t row, int64_t tile, const Ending* ending, float* out,
+                              int64_t stride) {
+    if (!ending) {
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { f_store(out + I / C * stride + I % C * kTile, cells[I / C][I % C]); });
+        return;
+    }
+    const int64_t from = row - ending->row, column = (tile - ending->tile) * kTile;
+    if (ending->only_adds()) {
+        const float* residual = ending->residual + from * ending->residual_stride + column;
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS {
+            constexpr int r = I / C, c = I % C;
+            const F16 rest = f_load(residual + r * ending->residual_stride + c * kTile);
+            f_store(out + r * stride + c * kTile, f_add(cells[r][c], rest));
+        });
+        return;
+    }
+    F16 kept[R][C];  // so that cells are in memory here alone
+    unrolled<R * C>([&]<int I>() STOLON_ALWAYS { kept[I / C][I % C] = cells[I / C][I % C]; });
+    for (int r = 0; r < R; ++r)
+        for (int c = 0; c < C; ++c)
+            for (int i = 0; i < kTile; i += W) {
+                const vf v = (*ending)(f_part(kept[r][c], i / W), from + r, column + c * kTile + i);
+                vstore(out + r * stride + c * kTile + i, v);
+            }
+}
 
 // The last, padded tile: the same arithmetic, and its own columns only.
 void finish_padded(const Ending& ending, const float* cells, int64_t rows, int width, int64_t valid, float* out,

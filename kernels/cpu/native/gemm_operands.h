@@ -13,17 +13,17 @@ constexpr int kPrefetchLevel = 2;  // into the second-level cache
 
 #if defined(STOLON_AVX512)
 constexpr int kRows = 6, kColumns = 2;
-constexpr bool kTables = true;  // worth it where products and scalings wait for the same ports
+constexpr bool kTogether = true;  // rows that lie together are taken (gemm_together.h)
 constexpr int kCells = 6;  // of a tile: two sets of integer sums and one of float ones, of 32 registers
 constexpr bool kPipelined = true;
 #elif defined(STOLON_AVX2)
 constexpr int kRows = 2, kColumns = 1;
-constexpr bool kTables = false;
+constexpr bool kTogether = false;
 constexpr int kCells = 2;
 constexpr bool kPipelined = false;
 #else
 constexpr int kRows = 4, kColumns = 1;
-constexpr bool kTables = false;
+constexpr bool kTogether = false;
 constexpr int kCells = 4;
 constexpr bool kPipelined = false;
 #endif
@@ -63,7 +63,6 @@ struct Operands {
     const Weight* w;
     int64_t row, tile;
     Fetch* fetch;
-    const B64* table;  // of the first tile (gemm_table.h), or null
 
     const uint8_t* weights() const { return reinterpret_cast<const uint8_t*>(w->data) + tile * w->tile_bytes; }
 };

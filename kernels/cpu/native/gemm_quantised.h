@@ -6,7 +6,6 @@
 #pragma once
 
 #include "gemm_rows.h"
-#include "gemm_table.h"
 
 STOLON_BEGIN
 namespace {
@@ -22,13 +21,9 @@ inline B64 load_codes(const uint8_t* group) {
     return codes;
 }
 
-constexpr float kPowerUnit = 0x1p-64f;  // what the powers of blocks are in
-static_assert(kPowerBias == 64);
-
-// R rows by C tiles of a quantised type, with a table of the products of scales or without. Inputs go by in *runs* that
-// share their scales, a group or half of one: the products of a run are summed in integers, which is exact, then scaled
-// and added to the cells, run after run.
-template <WeightType T, int R, int C, bool Tabled>
+// R rows by C tiles of a quantised type. Inputs go by in *runs* that share their scales, a group or half of one: the
+// products of a run are summed in integers, which is exact, then scaled and added to the cells, run after run.
+template <WeightType T, int R, int C>
 class QuantisedTile {
     static constexpr QuantLayout L = quant_layout(T);
     static constexpr int kHalves = T == WeightType::Q6_K ? 2 : 1;  // runs of a group
@@ -45,13 +40,12 @@ class QuantisedTile {
     // Of the group that `next` has come to.
     Rows<R> rows_;
     const uint8_t* codes_;
-    const std::byte* table_;
 
 public:
     explicit QuantisedTile(const Operands& in)
         : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), first_(in.weights()),
           rows_(in.x->q8 + in.row * in.x->q8_stride, in.x->q8_stride),
-          codes_(first_ + L.codes_at(0)), table_(reinterpret_cast<const std::byte*>(in.table)) {}
+          codes_(first_ + L.codes_at(0)) {}
 
     STOLON_ALWAYS void run(const Operands& in, Cells& cells) {
         Fetch fetch = *in.fetch;
@@ -117,7 +111,6 @@ private:
             codes_ += L.record_bytes();
         else
             codes_ = first_ + L.codes_at(g);
-        if constexpr (Tabled) table_ += kTableBytes;
     }
 
     // The quartets of a run in an order in which those of one load follow each other.
@@ -160,7 +153,7 @@ private:
     template <int H, int Back>
     STOLON_ALWAYS Scales scales_of(int64_t g) const {
         Scales scales;
-        if constexpr (!Tabled) unrolled<C>([&]<int c>() STOLON_ALWAYS {
+        unrolled<C>([&]<int c>() STOLON_ALWAYS {
             const uint8_t* s = c * tile_bytes_ + (L.record_groups == 1 ? codes_ - L.front() - Back * L.record_bytes()
                                                                        : first_ + L.scales_at(g));
             if constexpr (paired(T)) {
@@ -184,11 +177,7 @@ private:
         constexpr int before = -Back * int(sizeof(Q8Block));
         F16& cell = cells[r][c];
         if constexpr (paired(T)) {
-            B64 pair;
-            if constexpr (Tabled)
-                pair = b_load(table_ + table_offset(rows_.template word<r, before + kLevelAt>()) - Back * kTableBytes);
-            else
-                pair = b_scaled(scales.pair[c], rows_.template spread<r, before + kLevelAt>());
+            const B64 pair = b_scaled(scales.pair[c], rows_.template spread<r, before + kLevelAt>());
             const F16 product = f_int(i_pairs(sums[r][c], pair));
             cell = f_add(cell, rows_.template raised<r, before + kPowerAt>(product));
         } else {

@@ -19,6 +19,9 @@ constexpr int kPairStartAt = int(offsetof(Q8Block, pair_start));
 constexpr int kMinusSumAt = int(offsetof(Q8Block, minus_sum));
 constexpr int kHalfStartsAt = int(offsetof(Q8Block, half_starts));
 
+constexpr float kPowerUnit = 0x1p-64f;  // what the powers of blocks are in
+static_assert(kPowerBias == 64);
+
 // R rows from `first` on. `At` is counted in bytes from where `next` has come to.
 template <int R>
 class Rows {
@@ -109,6 +112,42 @@ public:
 };
 
 #endif
+
+// R rows whose blocks lie one behind the other, group by group of inputs.
+template <int R>
+class TogetherRows {
+    const std::byte* at_;
+
+public:
+    static constexpr int kGroupBytes = R * int(sizeof(PairBlock));
+
+    explicit TogetherRows(const PairBlock* first) : at_(reinterpret_cast<const std::byte*>(first)) {}
+    STOLON_ALWAYS void next() { at_ += kGroupBytes; }
+
+    template <int r, int At>
+    STOLON_ALWAYS int32_t word() const {
+        return load_word(at_ + r * int(sizeof(PairBlock)) + At);
+    }
+    template <int r, int At>
+    STOLON_ALWAYS I16 spread() const {
+        return i_set(word<r, At>());
+    }
+    template <int r, int At, int Bits>
+    STOLON_ALWAYS void dot(I16& sums, B64 codes) const {
+#if defined(STOLON_AVX512) && !defined(STOLON_SANITIZE)
+        // A compiler loads the word by an instruction of its own.
+        asm("vpdpbusd %c[at](%[row])%{1to16%}, %[codes], %[sums]"
+            : [sums] "+v"(sums.v)
+            : [codes] "v"(codes.v), [row] "r"(at_), [at] "i"(r * int(sizeof(PairBlock)) + At));
+#else
+        sums = dot4<Bits>(sums, codes, word<r, At>());
+#endif
+    }
+    template <int r, int At>
+    STOLON_ALWAYS F16 raised(F16 a) const {
+        return f_raised(a, i_set(word<r, At>()));
+    }
+};
 
 }  // namespace
 STOLON_END

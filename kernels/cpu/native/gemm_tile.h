@@ -41,33 +41,14 @@ inline void plain_tile(const Operands& in, F16 (&out)[R][C]) {
 }
 
 // out[R][C * 16], rows lie `stride` floats apart.
-template <WeightType T, int R, int C, bool Tabled>
+template <WeightType T, int R, int C>
 void tile_of(const Operands& in, const Ending* ending, float* out, int64_t stride) {
     F16 cells[R][C];
     if constexpr (plain(T))
         plain_tile<T, R, C>(in, cells);
     else
-        QuantisedTile<T, R, C, Tabled>(in).run(in, cells);
-    if (!ending) {
-        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { f_store(out + I / C * stride + I % C * kTile, cells[I / C][I % C]); });
-        return;
-    }
-    const int64_t row = in.row - ending->row, column = (in.tile - ending->tile) * kTile;
-    if (ending->only_adds()) {
-        const float* residual = ending->residual + row * ending->residual_stride + column;
-        unrolled<R * C>([&]<int I>() STOLON_ALWAYS {
-            constexpr int r = I / C, c = I % C;
-            const F16 rest = f_load(residual + r * ending->residual_stride + c * kTile);
-            f_store(out + r * stride + c * kTile, f_add(cells[r][c], rest));
-        });
-        return;
-    }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c)
-            for (int i = 0; i < kTile; i += W) {
-                const vf v = (*ending)(f_part(cells[r][c], i / W), row + r, column + c * kTile + i);
-                vstore(out + r * stride + c * kTile + i, v);
-            }
+        QuantisedTile<T, R, C>(in).run(in, cells);
+    put(cells, in.row, in.tile, ending, out, stride);
 }
 
 using TileFunction = void (*)(const Operands&, const Ending*, float*, int64_t);
@@ -77,14 +58,14 @@ constexpr int tiles_at_once(WeightType type, int rows, int columns) {
     return plain(type) || rows * columns <= kCells ? columns : 1;
 }
 
-template <WeightType T, int C, int R, bool Tabled = false>
+template <WeightType T, int C, int R>
 TileFunction tile_with_rows(int rows) {
     if constexpr (R == 0)
         return nullptr;
     else if constexpr (tiles_at_once(T, R, C) < C)
-        return tile_with_rows<T, C, R - 1, Tabled>(rows);
+        return tile_with_rows<T, C, R - 1>(rows);
     else
-        return rows == R ? tile_of<T, R, C, Tabled> : tile_with_rows<T, C, R - 1, Tabled>(rows);
+        return rows == R ? tile_of<T, R, C> : tile_with_rows<T, C, R - 1>(rows);
 }
 
 template <WeightType T>
@@ -94,10 +75,7 @@ TileFunction tile_with(int rows, int columns) {
     return tile_with_rows<T, 1, kRows>(rows);
 }
 
-// With a table there is one tile at once.
-TileFunction tile_function(WeightType type, int rows, int columns, bool tabled) {
-    if constexpr (kTables)
-        if (tabled) return tile_with_rows<WeightType::Q4_1, 1, kRows, true>(rows);
+TileFunction tile_function(WeightType type, int rows, int columns) {
     switch (type) {
         case WeightType::F32: return tile_with<WeightType::F32>(rows, columns);
         case WeightType::F16: return tile_with<WeightType::F16>(rows, columns);

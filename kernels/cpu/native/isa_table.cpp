@@ -11,6 +11,7 @@ void add(const Lane&, const AddArgs&);
 void rotate(const Lane&, const RotateArgs&);
 void attention(const Lane&, const AttentionArgs&);
 void sample(const Lane&, const SampleArgs&);
+extern const int64_t together_rows;
 
 STOLON_END
 
@@ -23,7 +24,7 @@ namespace stolon {
 
 const Kernels* STOLON_JOIN(kernels_, STOLON_ISA)() {
     namespace isa = STOLON_ISA;
-    static const Kernels table{STOLON_TEXT(STOLON_ISA), isa::prepare, isa::linear,
+    static const Kernels table{STOLON_TEXT(STOLON_ISA), isa::together_rows, isa::prepare, isa::linear,
                                isa::embed, isa::norm, isa::add, isa::rotate, isa::attention,
                                isa::sample};
     return &table;

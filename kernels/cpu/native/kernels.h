@@ -16,17 +16,15 @@
 #include <span>
 #include <vector>
 
+#include "activations.h"
 #include "team.h"
 
 namespace stolon {
 
-using bf16 = uint16_t;  // bit pattern
-
 // Work list of a kernel call: reset to 0 by the caller before the call.
 using Counter = std::atomic<int64_t>;
 
-inline constexpr int kTile = 16;   // output columns whose weights lie together
-inline constexpr int kBlock = 32;  // inputs that share an activation scale
+inline constexpr int kTile = 16;  // output columns whose weights lie together
 
 // ---------------------------------------------------------------------------------------------------
 // Weights (pack.cpp makes them, gemm.cpp reads them)
@@ -54,42 +52,6 @@ struct Weight {
     }
 };
 
-// What the weights are multiplied with.
-enum class ActivationType : int { F32, BF16, Q8 };
-
-// A block of 32 activations in 8 bits, and what products with it take: one line of the cache.
-//
-// Its scale is at least absmax / 127.49, and 0 where all are zeros. It has kScaleBits bits behind the leading one, so that
-// the products of the scales of a weight with every one of them can be had beforehand (gemm_table.h).
-struct alignas(64) Q8Block {
-    int8_t values[kBlock];
-    float scale;
-    float weighted;        // the scale times the sum of the values
-    int32_t power, level;  // scale = level / 2^15 * 2^(exponent of the float32 with the bits of power - kPowerBias)
-    int32_t pair_start;    // what a sum of products begins with where a weight has pairs (pack.h)
-    int32_t minus_sum;     // minus the sum of the values
-    int32_t half_starts[2];  // with 6-bit codes: -32 times the sum of 16 values
-};
-inline constexpr int kScaleBits = 6, kScaleLevels = 1 << kScaleBits;
-inline constexpr int kPowerBias = 64;          // powers are not negative
-inline constexpr int32_t kPairStart = 8 * 0xffff;  // times the sum of the values: 8 in the upper half of 32 bits, -8
-inline constexpr int32_t kHalfStart = -32;
-
-// Rows of activations in the form that a weight type takes.
-struct Activations {
-    int64_t rows;
-    int64_t k;
-    const float* f32;       // [rows, k]: always given
-    int64_t f32_stride;     // floats from row to row
-    bf16* half;             // BF16: [rows, k_padded], zero beyond k
-    int64_t half_stride;    // k rounded up to a multiple of 32
-    Q8Block* q8;            // Q8: [rows, k / 32]
-    int64_t q8_stride;      // blocks from row to row: q8_blocks(k)
-};
-
-// An odd number: rows that are read together don't crowd into a few sets of a cache.
-inline int64_t q8_blocks(int64_t k) { return k / kBlock | 1; }
-
 enum class Gate : int { None = 0, Silu, GeluTanh };
 
 // Rows of a layer's cache that one lane is to bring near while it computes with something else, and how far it is.
@@ -102,13 +64,14 @@ struct CacheRows {
     int64_t due;              // parts of a row that should have been fetched by now (gemm_operands.h)
 };
 
-// Bytes of a lane's scratch that `linear` puts tables into, if they are there: a third of the smallest second-level cache of
-// the processors that tables are for.
+// Bytes of a lane's scratch that `linear` puts tables into: a third of the smallest second-level cache of the processors
+// that tables are for.
 inline constexpr size_t kTableScratch = size_t(320) << 10;
 
 // out[row, n] = sum_k x[row, k] * w[n, k] (+ bias[n]) (+ residual[row, n]); with a gate:
 // act(x . w) * (x . up), where w and up have the same number of columns.
-// A reduction runs over k in the order of the blocks, for every number of rows.
+// A reduction runs over k in the order of the blocks, for every number of rows. Rows that lie together are given whole, for
+// weights whose scales are pairs (pack.h), with room for the tables of a tile in the lanes' scratch.
 struct LinearArgs {
     const Activations* x;
     std::span<const Weight> weights;  // several matrices side by side: their columns follow one another
@@ -219,6 +182,7 @@ struct SampleArgs;
 // One implementation of everything above.
 struct Kernels {
     const char* name;
+    int64_t together_rows;  // from so many on rows are to lie together, where `linear` takes that
     void (*prepare)(const Lane&, const PrepareArgs&);
     void (*linear)(const Lane&, const LinearArgs&);
     void (*embed)(const Lane&, const EmbedArgs&);

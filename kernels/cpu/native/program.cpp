@@ -66,7 +66,7 @@ void Program::execute(const Lane& lane, const Frame& frame) const {
 }
 
 const Schedule& Program::schedule(int64_t rows, int64_t outputs) {
-    const bool many = rows >= kBlockRows * team_.size();
+    const bool many = rows >= kManyBlocks * kBlockRows * team_.size();
     const std::pair key{many ? kManyRows : std::min(rows, kFewRows + 1), std::min(outputs, kFewRows + 1)};
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;

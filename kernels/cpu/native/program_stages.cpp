@@ -42,7 +42,8 @@ struct Places {
     }
 };
 
-Activations activations(const Places& places, const Stage& stage, Range range) {
+// Rows `range` of the input of a stage. `all`: the rows of the step, or of the block, that stages are in.
+Activations activations(const Places& places, const Stage& stage, Range range, Range all, int64_t together_rows) {
     Activations a{};
     const int64_t k = stage.width;
     a.rows = range.size();
@@ -55,8 +56,18 @@ Activations activations(const Places& places, const Stage& stage, Range range) {
         a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
     }
     if (stage.q8 >= 0) {
-        a.q8_stride = q8_blocks(k);
-        a.q8 = reinterpret_cast<Q8Block*>(places.bytes(stage.q8)) + places.place(stage.q8, range.begin) * a.q8_stride;
+        const auto blocks_of = [&](int64_t row) {
+            return reinterpret_cast<Q8Block*>(places.bytes(stage.q8)) + places.place(stage.q8, row) * q8_blocks(k);
+        };
+        if (stage.together && all.size() >= together_rows) {
+            static_assert(sizeof(PairBlock) <= sizeof(Q8Block));
+            a.pairs = reinterpret_cast<PairBlock*>(blocks_of(all.begin));
+            a.together = all.size();
+            a.first = range.begin - all.begin;
+        } else {
+            a.q8_stride = q8_blocks(k);
+            a.q8 = blocks_of(range.begin);
+        }
     }
     return a;
 }
@@ -73,7 +84,8 @@ void short_rows(const Kernels& kernels, const Lane& alone, const Places& places,
         const int64_t next = Lane::claim(counter);
         const Weight weight = part(index), following = part(std::min(next, count - 1));
         const RowTile& at = tiles[size_t(index)];
-        const Activations x = activations(places, stage, {at.row, at.row + at.rows});
+        const Range rows{at.row, at.row + at.rows};
+        const Activations x = activations(places, stage, rows, rows, kernels.together_rows);
         Counter only{0};
         args.x = &x;
         args.weights = {&weight, 1};
@@ -142,12 +154,12 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
             break;
         }
         case StageKind::Prepare: {
-            Activations a = activations(places, stage, range);
+            Activations a = activations(places, stage, range, {begin, end}, kernels_.together_rows);
             kernels_.prepare(alone, {&a, stage.type});
             break;
         }
         case StageKind::Linear: {
-            Activations whole = activations(places, stage, range);
+            Activations whole = activations(places, stage, range, {begin, end}, kernels_.together_rows);
             LinearArgs args{};
             args.x = &whole;
             args.weights = op.weights;

@@ -7,6 +7,8 @@
 #if defined(STOLON_ISA_avx512)
 #include "quantise_avx512.h"
 #else
+#include <cassert>
+
 #include "quantise_block.h"
 #include "simd.h"
 
@@ -107,6 +109,9 @@ void quantise_blocks(const Activations& a, int64_t begin, int64_t end) {
         begin += count;
     }
 }
+
+// Rows never lie together where there are no tables.
+void quantise_together(const Activations&, int64_t, int64_t) { assert(false); }
 
 }  // namespace
 STOLON_END

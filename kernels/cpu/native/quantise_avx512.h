@@ -2,6 +2,8 @@
 // one another's divisions and reductions.
 #pragma once
 
+#include <type_traits>
+
 #include "quantise_block.h"
 
 STOLON_BEGIN
@@ -21,9 +23,17 @@ STOLON_ALWAYS inline __m128 reduce_four(const __m512 (&v)[4], Op&& op) {
     return _mm512_castps512_ps128(op(two, _mm512_shuffle_f32x4(two, two, 0xb1)));
 }
 
+// Blocks to be quantised together. Those beyond the last one are read and written, and mean nothing.
+template <class Block>
+struct Blocks {
+    const float* x[kBatch];  // each [kBlock]
+    Block* out[kBatch];
+};
+
+template <class Block>
 class Batch {
-    const float* const x_;    // [kBatch][kBlock]
-    Q8Block* const* const out_;  // of each block; those beyond the last one are written, not read
+    const float* const* const x_;
+    Block* const* const out_;
     const int count_;
 
     // The largest magnitudes. They are found among the bit patterns: there a NaN is larger than everything.
@@ -36,7 +46,7 @@ class Batch {
             if (4 * G >= count_) return;
             __m512 high[4];
             for (int i = 0; i < 4; ++i) {
-                const float* x = x_ + (4 * G + i) * kBlock;
+                const float* x = x_[4 * G + i];
                 high[i] = max(_mm512_abs_ps(_mm512_loadu_ps(x)), _mm512_abs_ps(_mm512_loadu_ps(x + 16)));
             }
             all = _mm512_insertf32x4(all, reduce_four(high, max), G);
@@ -55,7 +65,7 @@ class Batch {
             __m512 square[kCandidates][4];
             unrolled<4>([&]<int I>() STOLON_ALWAYS {
                 constexpr int at = 4 * G + I;
-                const __m512 first = _mm512_loadu_ps(x_ + at * kBlock), second = _mm512_loadu_ps(x_ + at * kBlock + 16);
+                const __m512 first = _mm512_loadu_ps(x_[at]), second = _mm512_loadu_ps(x_[at] + 16);
                 for (int c = 0; c < kCandidates; ++c) {
                     const __m512 f = _mm512_set1_ps(factor[c][at]);
                     // less the nearest whole number
@@ -86,13 +96,13 @@ class Batch {
                 __m512i part[4];
                 for (int i = 0; i < 4; ++i) {
                     const __m512 f = _mm512_set1_ps(factor[first + i / 2]);
-                    part[i] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x_ + first * kBlock + i * 16), f));
+                    part[i] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x_[first + i / 2] + i % 2 * 16), f));
                 }
                 // Packing works within 128 bits.
                 const __m512i bytes = transposed(
                     _mm512_packs_epi16(_mm512_packs_epi32(part[0], part[1]), _mm512_packs_epi32(part[2], part[3])));
-                _mm256_store_si256((__m256i*)out_[first]->values, _mm512_castsi512_si256(bytes));
-                _mm256_store_si256((__m256i*)out_[first + 1]->values, _mm512_extracti64x4_epi64(bytes, 1));
+                _mm256_storeu_si256((__m256i*)out_[first]->values, _mm512_castsi512_si256(bytes));
+                _mm256_storeu_si256((__m256i*)out_[first + 1]->values, _mm512_extracti64x4_epi64(bytes, 1));
                 const __m512i eights = _mm512_sad_epu8(_mm512_xor_si512(bytes, flip), zero);  // in 64 bits
                 pair[P] = _mm512_add_epi64(eights, _mm512_shuffle_epi32(eights, _MM_PERM_BADC));
             });
@@ -109,7 +119,6 @@ class Batch {
         const __m512i sums = _mm512_add_epi32(_mm512_permutex2var_epi32(halves[0], even, halves[1]),
                                               _mm512_permutex2var_epi32(halves[0], odd, halves[1]));
         const __m512i bits = _mm512_castps_si512(scales);
-        const __m512i weighted = _mm512_castps_si512(_mm512_mul_ps(scales, _mm512_cvtepi32_ps(sums)));
         const __m512i power = _mm512_maskz_sub_epi32(_mm512_test_epi32_mask(bits, bits),
                                                      _mm512_and_si512(bits, _mm512_set1_epi32(kExponent)),
                                                      _mm512_set1_epi32(kPowerOffset));
@@ -117,9 +126,6 @@ class Batch {
         level = _mm512_slli_epi32(_mm512_or_si512(level, _mm512_set1_epi32(kScaleLevels)), 14 - kScaleBits);
         level = _mm512_or_si512(level, _mm512_slli_epi32(level, 16));
         const __m512i start = _mm512_mullo_epi32(sums, _mm512_set1_epi32(kPairStart));
-        const __m512i minus = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
-        const __m512i times = _mm512_set1_epi32(kHalfStart);
-        const __m512i half[2] = {_mm512_mullo_epi32(halves[0], times), _mm512_mullo_epi32(halves[1], times)};
 
         // Rows of numbers become columns, within 128 bits: the first of those that result are of blocks 0, 4, 8, 12.
         const auto put = [&](int at, __m512i ab01, __m512i ab23, __m512i cd01, __m512i cd23) STOLON_ALWAYS {
@@ -130,14 +136,23 @@ class Batch {
                 if (I < count_) _mm_store_si128(to, _mm512_extracti32x4_epi32(column[I % 4], I / 4));
             });
         };
-        put(offsetof(Q8Block, scale), _mm512_unpacklo_epi32(bits, weighted), _mm512_unpackhi_epi32(bits, weighted),
-            _mm512_unpacklo_epi32(power, level), _mm512_unpackhi_epi32(power, level));
-        put(offsetof(Q8Block, pair_start), _mm512_unpacklo_epi32(start, minus), _mm512_unpackhi_epi32(start, minus),
-            _mm512_shuffle_i64x2(half[0], half[1], 0x88), _mm512_shuffle_i64x2(half[0], half[1], 0xdd));
+        if constexpr (std::is_same_v<Block, PairBlock>) {
+            put(offsetof(PairBlock, power), _mm512_unpacklo_epi32(power, level), _mm512_unpackhi_epi32(power, level),
+                _mm512_unpacklo_epi32(start, start), _mm512_unpackhi_epi32(start, start));
+        } else {
+            const __m512i weighted = _mm512_castps_si512(_mm512_mul_ps(scales, _mm512_cvtepi32_ps(sums)));
+            const __m512i minus = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
+            const __m512i times = _mm512_set1_epi32(kHalfStart);
+            const __m512i half[2] = {_mm512_mullo_epi32(halves[0], times), _mm512_mullo_epi32(halves[1], times)};
+            put(offsetof(Q8Block, scale), _mm512_unpacklo_epi32(bits, weighted), _mm512_unpackhi_epi32(bits, weighted),
+                _mm512_unpacklo_epi32(power, level), _mm512_unpackhi_epi32(power, level));
+            put(offsetof(Q8Block, pair_start), _mm512_unpacklo_epi32(start, minus), _mm512_unpackhi_epi32(start, minus),
+                _mm512_shuffle_i64x2(half[0], half[1], 0x88), _mm512_shuffle_i64x2(half[0], half[1], 0xdd));
+        }
     }
 
 public:
-    Batch(const float* x, Q8Block* const* out, int count) : x_(x), out_(out), count_(count) {}
+    Batch(const Blocks<Block>& blocks, int count) : x_(blocks.x), out_(blocks.out), count_(count) {}
 
     void quantise() const {
         const __m512 absmax = largest();
@@ -170,28 +185,54 @@ public:
     }
 };
 
+// Takes blocks one by one, and quantises them sixteen at once.
+template <class Block>
+class Batches {
+    Blocks<Block> blocks_;
+    int count_ = 0;
+
+public:
+    STOLON_ALWAYS void add(const float* x, Block* out) {
+        blocks_.x[count_] = x;
+        blocks_.out[count_] = out;
+        if (++count_ < kBatch) return;
+        Batch<Block>(blocks_, kBatch).quantise();
+        count_ = 0;
+    }
+    void finish() {
+        if (!count_) return;
+        alignas(64) const float zeros[kBlock] = {};
+        Block spare;
+        for (int i = count_; i < kBatch; ++i) blocks_.x[i] = zeros, blocks_.out[i] = &spare;
+        Batch<Block>(blocks_, count_).quantise();
+        count_ = 0;
+    }
+};
+
 // Blocks [begin, end) of `a`, counted over all rows.
 void quantise_blocks(const Activations& a, int64_t begin, int64_t end) {
     const int64_t per_row = a.k / kBlock;
     int64_t row = begin / per_row, column = begin % per_row;
-    while (begin < end) {
-        const int count = int(std::min<int64_t>(kBatch, end - begin));
-        Q8Block spare;
-        Q8Block* out[kBatch];
-        for (int i = 0; i < kBatch; ++i) {
-            out[i] = i < count ? a.q8 + row * a.q8_stride + column : &spare;
-            if (++column == per_row) column = 0, ++row;
-        }
-        const float* x = a.f32 + begin * kBlock;
-        if (count == kBatch) {
-            Batch(x, out, kBatch).quantise();
-        } else {
-            alignas(64) float rest[kBatch * kBlock] = {};
-            std::copy(x, x + count * kBlock, rest);
-            Batch(rest, out, count).quantise();
-        }
-        begin += count;
+    Batches<Q8Block> batches;
+    for (; begin < end; ++begin) {
+        batches.add(a.f32 + begin * kBlock, a.q8 + row * a.q8_stride + column);
+        if (++column == per_row) column = 0, ++row;
     }
+    batches.finish();
+}
+
+// Rows [begin, end), which lie together, in the order in which their blocks do.
+void quantise_together(const Activations& a, int64_t begin, int64_t end) {
+    const Pieces pieces(a.together);
+    Batches<PairBlock> batches;
+    for (int64_t row = begin, next; row < end; row = next) {
+        next = std::min(end, pieces.begin(pieces.of(a.first + row) + 1) - a.first);
+        const Activations::Row blocks = a.pairs_of(row);
+        for (int64_t g = 0; g < a.k / kBlock; ++g)
+            for (int64_t r = row; r < next; ++r)
+                batches.add(a.f32 + r * a.f32_stride + g * kBlock, blocks.begin + g * blocks.step + (r - row));
+    }
+    batches.finish();
 }
 
 }  // namespace

@@ -56,8 +56,15 @@ inline void describe(Q8Block& block, float scale, int32_t first, int32_t second)
     block.half_starts[1] = kHalfStart * second;
 }
 
+inline void describe(PairBlock& block, float scale, int32_t first, int32_t second) {
+    block.power = power_of(scale);
+    block.level = level_of(scale);
+    block.pair_start = kPairStart * (first + second);
+}
+
 // A block that is not a number: all its products are none.
-inline void lose(Q8Block& block) {
+template <class Block>
+inline void lose(Block& block) {
     std::memset(block.values, 0, kBlock);
     describe(block, std::numeric_limits<float>::quiet_NaN(), 0, 0);
 }

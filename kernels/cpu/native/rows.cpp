@@ -25,6 +25,11 @@ inline Range part(const Lane& lane, int64_t n) {
 }
 
 void prepare_q8(const Lane& lane, const Activations& a) {
+    if (a.together) {
+        const Range rows = part(lane, a.rows);
+        quantise_together(a, rows.begin, rows.end);
+        return;
+    }
     const Range mine = part(lane, a.rows * (a.k / kBlock));
     quantise_blocks(a, mine.begin, mine.end);
 }

@@ -15,6 +15,16 @@ constexpr int64_t kLine = 64;
 // Elements of work on one lane that a barrier is worth.
 constexpr int64_t kBarrierWorth = 4096;
 
+// Whether an op takes rows that lie together: there must be room for the tables of a tile.
+bool takes_tables(const Op& op) {
+    const auto fits = [&](const std::vector<Weight>& weights) {
+        return std::all_of(weights.begin(), weights.end(), [&](const Weight& w) {
+            return paired(w.type) && w.k / kBlock * kTableBytes * (op.gate == Gate::None ? 1 : 2) <= int64_t(kTableScratch);
+        });
+    };
+    return op.short_counter < 0 && fits(op.weights) && fits(op.up);
+}
+
 class Maker {
    public:
     Maker(const std::vector<Op>& ops, const std::vector<Buffer>& buffers, const std::vector<int>& handed_out,
@@ -23,6 +33,9 @@ class Maker {
         region_of_.resize(buffers.size(), -1);
         q8_of_.resize(buffers.size(), -1);
         half_of_.resize(buffers.size(), -1);
+        together_.resize(buffers.size(), true);
+        for (const Op& op : ops_)
+            if (op.kind == OpKind::Linear && !takes_tables(op)) together_[size_t(op.x)] = false;
     }
 
     Schedule make() {
@@ -110,6 +123,7 @@ class Maker {
                 stage.split = Split::Kernel;
                 stage.q8 = q8_of_[size_t(op.x)];
                 stage.half = half_of_[size_t(op.x)];
+                stage.together = together_[size_t(op.x)];
                 break;
             case OpKind::Attend: {
                 const HeadShape& shape = op.attend.shape;
@@ -139,6 +153,7 @@ class Maker {
                 stage.kind = StageKind::Prepare;
                 stage.op = index;
                 stage.type = type;
+                stage.together = together_[size_t(op.x)];
                 stage.by_output = x.by_output;
                 stage.split = row_split(x.by_output, x.width, Space::Rows);
                 stage.x = region_of_[size_t(op.x)];
@@ -191,6 +206,7 @@ class Maker {
     const int lanes_;
     Schedule made_;
     std::vector<int> region_of_, q8_of_, half_of_;
+    std::vector<char> together_;  // of each buffer: whether all linears that read it take tables
     std::vector<int> run_of_;  // of each stage: its run of blocks, or -1
 };
 

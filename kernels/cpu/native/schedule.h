@@ -97,6 +97,7 @@ struct Stage {
     int op = -1;
     int x = -1, y = -1, out = -1;  // regions
     int q8 = -1, half = -1;        // regions: prepared forms of x
+    bool together = false;         // all that takes q8 takes rows that lie together (kernels.h)
     int queries = -1;              // region: of rotate and attention
     int64_t width = 0;             // of x
 };
@@ -110,9 +111,11 @@ struct Schedule {
 
 // Up to this many rows schedules are made for the exact number; more rows share one.
 inline constexpr int64_t kFewRows = 8;
-// Rows of a block, at most: enough to pay for tables of scales (gemm_table.h), and about what a second-level cache holds.
+// Rows of a block, at most: enough to pay for tables of scales (gemm_together.h), and about what a second-level cache holds.
 inline constexpr int64_t kBlockRows = 256;
-// Stands for any number from kBlockRows * lanes on.
+// Blocks of a lane from which on there are many rows. With fewer, tables made once for all rows save more than blocks do.
+inline constexpr int64_t kManyBlocks = 2;
+// Stands for any number from kManyBlocks * kBlockRows * lanes on.
 inline constexpr int64_t kManyRows = kFewRows + 2;
 
 // `rows`: in [0, kFewRows], kFewRows + 1 for more, or kManyRows. `outputs`: in [0, kFewRows], or
