@@ -82,8 +82,8 @@ def test_products(teams: dict[int, Ops], kind: str) -> None:
 @pytest.mark.parametrize("kinds", [["Q4_1"], ["Q4_1", "Q8_0"]])
 @pytest.mark.parametrize("width", [32, 96, 576])
 def test_products_of_many_rows(teams: dict[int, Ops], kinds: list[str], width: int) -> None:
-    """Rows that lie together where all weights take that, tables of scales, an odd number of groups of inputs,
-    pieces of unlike sizes, and blocks of rows on several lanes."""
+    """Rows that lie together where all weights take that, tables of scales, an odd number of groups of
+    inputs, pieces of unlike sizes, and blocks of rows on several lanes."""
     x = random(2100, width) * torch.logspace(-3, 3, 2100).unsqueeze(1)
     x[300] = 0.0
     x[301, 7] = torch.nan
