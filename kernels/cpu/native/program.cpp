@@ -66,11 +66,12 @@ void Program::execute(const Lane& lane, const Frame& frame) const {
 }
 
 const Schedule& Program::schedule(int64_t rows, int64_t outputs) {
-    const bool many = rows >= kManyBlocks * kBlockRows * team_.size();
+    const int lanes = team_.size();
+    const bool many = rows >= kBlockRows * lanes && rows >= many_rows(ops_, kernels_.together_rows <= kBlockRows, lanes);
     const std::pair key{many ? kManyRows : std::min(rows, kFewRows + 1), std::min(outputs, kFewRows + 1)};
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
-    return schedules_.emplace(key, make_schedule(ops_, buffers_, handed_out_, key.first, key.second, team_.size()))
+    return schedules_.emplace(key, make_schedule(ops_, buffers_, handed_out_, key.first, key.second, lanes))
         .first->second;
 }
 

@@ -212,6 +212,13 @@ class Maker {
 
 }  // namespace
 
+int64_t many_rows(const std::vector<Op>& ops, bool tables, int lanes) {
+    tables = tables && std::any_of(ops.begin(), ops.end(), [](const Op& op) {
+        return op.kind == OpKind::Linear && takes_tables(op);
+    });
+    return (tables ? 2 : 1) * kBlockRows * lanes;
+}
+
 Schedule make_schedule(const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
                        const std::vector<int>& handed_out, int64_t rows, int64_t outputs, int lanes) {
     return Maker(ops, buffers, handed_out, rows, outputs, lanes).make();

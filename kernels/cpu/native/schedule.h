@@ -113,10 +113,12 @@ struct Schedule {
 inline constexpr int64_t kFewRows = 8;
 // Rows of a block, at most: enough to pay for tables of scales (gemm_together.h), and about what a second-level cache holds.
 inline constexpr int64_t kBlockRows = 256;
-// Blocks of a lane from which on there are many rows. With fewer, tables made once for all rows save more than blocks do.
-inline constexpr int64_t kManyBlocks = 2;
-// Stands for any number from kManyBlocks * kBlockRows * lanes on.
+// Stands for any number from `many_rows` on.
 inline constexpr int64_t kManyRows = kFewRows + 2;
+
+// From how many rows on what lies between two attentions is done block by block: a block for each lane. Where products
+// take tables (`tables`: they may) two, as with fewer rows tables made once for all of them save more than blocks do.
+int64_t many_rows(const std::vector<Op>& ops, bool tables, int lanes);
 
 // `rows`: in [0, kFewRows], kFewRows + 1 for more, or kManyRows. `outputs`: in [0, kFewRows], or
 // kFewRows + 1 for more. `handed_out`: buffers, in order.
