@@ -28,7 +28,16 @@ _SAMPLING_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed"}
 
 
 class GenerateOptions(TypedDict, total=False):
-    """What `Engine.generate` takes besides the prompt. See `Sampling` for the sampling fields."""
+    """What `Engine.generate` takes besides the prompt. See `Sampling` for the sampling fields.
+
+    At most one constraint: ``regex``, ``json_schema``, ``choices``, ``ebnf``, ``lark`` or ``structural_tag``
+    (docs/grammars.md); ``after`` is a text that the model says before it holds.
+
+    ``include_stop`` leaves the stop string or token in the text. ``return_logprob`` asks for those of the
+    tokens, ``top_logprobs_num`` for as many alternatives, ``logprob_mode`` of which distribution they are:
+    "raw" (the model's logits), "tempered" or "processed" (what was drawn from). ``prompt_logprobs``: those
+    of the prompt's tokens, with as many alternatives. Prompts of unlike ``salt`` share nothing in the cache.
+    """
 
     n: int
     seed: int | None
