@@ -33,6 +33,14 @@ NO_COUNTS = Counts()
 _STOPPED = Finish(kind="stop")
 
 
+def incomplete(server: str, lacks: str) -> BackendError:
+    """The error of what came as an answer, and is no completion or not all of one."""
+    return BackendError(
+        f"{server} sent an answer without {lacks}",
+        hint="is the address right, and does the server speak this API?",
+    )
+
+
 def total(answers: Sequence[Answer]) -> Counts:
     """What a call for these answers has used: its prompt counts once."""
     first = answers[0].counts
@@ -79,6 +87,23 @@ class Answer:
             self._covered += 1
             self._covered_bytes = end
         return self._covered
+
+    def check_logprobs(self, spec: LogprobSpec | None, server: str) -> None:
+        """Raise BackendError if log-probs were asked for and none came. No text has none."""
+        if spec is None or not self.text:
+            return
+        if all(token.logprob is None for token in self.tokens):
+            raise BackendError(
+                f"{server} sent a text without the log-probs that were asked for",
+                param="return_logprob",
+                hint="leave return_logprob out for this server",
+            )
+        if spec.top and not any(token.top for token in self.tokens):
+            raise BackendError(
+                f"{server} sent log-probs without the alternatives that were asked for",
+                param="top_logprobs_num",
+                hint="leave top_logprobs_num out for this server",
+            )
 
     def logprobs(
         self, tokenizer: TranscriptTokenizer, spec: LogprobSpec, start: int, end: int

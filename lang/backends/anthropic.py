@@ -9,7 +9,7 @@ import msgspec
 
 from stolon.errors import BackendError, InvalidRequest
 from stolon.lang.backends import sse
-from stolon.lang.backends.answers import Answer, Counts
+from stolon.lang.backends.answers import Answer, Counts, incomplete
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields, refuse
 from stolon.lang.backends.dialects_detect import Address, known_host
@@ -41,7 +41,7 @@ class _Block(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    content: list[_Block] = []
+    content: list[_Block] | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: _Usage | None = None
@@ -110,6 +110,9 @@ class Anthropic(OneCallPerSample):
         answer = Answer()
         if on_answer is None:
             message = await self._http.json("POST", "/v1/messages", body, kind=_Message)
+            if message.content is None or message.stop_reason is None:
+                lacks = "content" if message.content is None else "a stop_reason"
+                raise incomplete(self.server, lacks)
             answer.text = "".join(block.text for block in message.content if block.type == "text")
             self._end(answer, message.stop_reason, message.stop_sequence)
             answer.counts = _counted(answer.counts, message.usage)

@@ -54,6 +54,7 @@ class Dialect:
         unlimited: what is sent in completions for "as long as the context allows": a value, "omit" to
             send nothing, or None where it can't be said.
         logprobs: endpoints that report log-probs of generated tokens, with `max_top` alternatives.
+        least_top: how many of these are asked for at least: some servers send nothing where it is 0.
         prefill: fields that make the server go on with the last message; None where it can't.
         samples: whether n samples of one seeded request are different.
         seed_bits: the seed is sent modulo two to this power.
@@ -76,6 +77,7 @@ class Dialect:
     unlimited: int | Literal["omit"] | None = None
     logprobs: tuple[Endpoint, ...] = ()
     max_top: int = 0
+    least_top: int = 0
     prefill: Mapping[str, Any] | None = None
     samples: bool = False
     seed_bits: int = 63

@@ -30,6 +30,8 @@ DIALECTS: dict[str, Dialect] = {
         title="any other server with OpenAI's API",
         version="",
         sampling=OPENAI,
+        # Many take them from the model's own settings where they are not sent.
+        always=("temperature", "top_p"),
         constraints=JSON_MODE,
         completion_constraints={},
         logprobs=("chat", "completions"),

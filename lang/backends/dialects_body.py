@@ -81,10 +81,11 @@ def logprob_fields(spec: LogprobSpec | None, row: Dialect, endpoint: Endpoint) -
         raise refuse(row, f"log-probs in the mode {spec.mode!r}", param="logprobs")
     if spec.top > row.max_top:
         raise refuse(row, f"more than {row.max_top} top log-probs", param="top_logprobs_num")
+    top = max(spec.top, row.least_top)
     if endpoint == "completions":
-        return {"logprobs": spec.top}
+        return {"logprobs": top}
     # Also where it is 0: llama-cpp-python reports nothing without it.
-    return {"logprobs": True, "top_logprobs": spec.top}
+    return {"logprobs": True, "top_logprobs": top}
 
 
 def constraint_fields(spec: GrammarSpec | None, row: Dialect, endpoint: Endpoint) -> dict[str, Any]:

@@ -82,6 +82,7 @@ SERVERS: dict[str, Dialect] = {
         unlimited=-1,
         logprobs=("chat", "completions"),
         max_top=20,
+        least_top=1,
         # It goes on with a last message of the assistant unless it was started to do otherwise.
         prefill={},
         seed_bits=31,
@@ -211,6 +212,7 @@ SERVERS: dict[str, Dialect] = {
         completion_constraints={},
         logprobs=("chat", "completions"),
         max_top=20,
+        least_top=1,
         detected_by="owned_by lmdeploy in /v1/models",
     ),
 }

@@ -21,10 +21,21 @@ _NAME = re.compile(r"[!#$%&'*+.^`|~\w-]+", re.ASCII)
 _VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
-def _check(name: str, value: Any, kind: Any, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
-        what = "a whole number" if kind is int else "a number of seconds"
-        raise InvalidRequest(f"{name} must be {what}, {least} or more, not {value!r}", param=name)
+def _check_count(name: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidRequest(
+            f"{name} must be a whole number, {least} or more, not {value!r}", param=name
+        )
+
+
+def _check_seconds(name: str, value: Any, *, zero: bool = False) -> None:
+    """A wait may be 0; a time limit of 0 would always be over."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (value > 0 or (zero and value == 0)):
+        bound = "0 or more" if zero else "more than 0"
+        raise InvalidRequest(
+            f"{name} must be a number of seconds, {bound}, not {value!r}", param=name
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +55,9 @@ class Retries:
     longest_wait: float = 30.0
 
     def __post_init__(self) -> None:
-        _check("retries", self.count, int, least=0)
+        _check_count("retries", self.count, least=0)
+        _check_seconds("first_wait", self.first_wait, zero=True)
+        _check_seconds("longest_wait", self.longest_wait, zero=True)
 
     def wait(self, attempt: int, asked: float | None) -> float | None:
         """Seconds before attempt `attempt` + 1 (the first is 0), None if there is none."""
@@ -56,7 +69,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HTTPOptions:
-    """How a server is talked to. Times in seconds.
+    """How a server is talked to. Times in seconds, more than 0.
 
     Attributes:
         api_key: sent as ``Authorization: Bearer``, unless `headers` has an Authorization.
@@ -78,10 +91,10 @@ class HTTPOptions:
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
 
     def __post_init__(self) -> None:
-        _check("max_connections", self.max_connections, int, least=1)
-        _check("connect_timeout", self.connect_timeout, (int, float), least=0)
+        _check_count("max_connections", self.max_connections, least=1)
+        _check_seconds("connect_timeout", self.connect_timeout)
         if self.read_timeout is not None:
-            _check("read_timeout", self.read_timeout, (int, float), least=0)
+            _check_seconds("read_timeout", self.read_timeout)
         if not isinstance(self.retries, Retries):
             raise InvalidRequest("retries must be a Retries", param="retries")
         if self.api_key is not None:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from stolon.errors import BackendError, InvalidRequest, StolonError
-from stolon.lang.backends.answers import Answer
+from stolon.lang.backends.answers import Answer, incomplete
 from stolon.lang.backends.dialects import dialect
 from stolon.lang.backends.dialects_body import generation_fields
 from stolon.lang.backends.http_errors import refusal
@@ -57,8 +57,9 @@ class LiteLLM(OneCallPerSample):
         answer = Answer()
         try:
             if on_answer is None:
-                reply = await self._litellm.acompletion(**body)
-                self._take(reply, answer, gen)
+                whole = self._take(await self._litellm.acompletion(**body), answer, gen)
+                if (lacks := whole.lacks(1)) is not None:
+                    raise incomplete(self.server, lacks)
                 return answer
             body |= {"stream": True, "stream_options": {"include_usage": True}}
             async for piece in await self._litellm.acompletion(**body):
@@ -75,13 +76,14 @@ class LiteLLM(OneCallPerSample):
             ) from error
         return answer
 
-    def _take(self, reply: Any, answer: Answer, gen: Gen) -> None:
+    def _take(self, reply: Any, answer: Answer, gen: Gen) -> Completion:
         data = reply.model_dump()
         try:
             payload = msgspec.convert(data, Completion)
         except msgspec.ValidationError as error:
             raise BackendError(f"{self.server} answered in another form: {error}") from error
         take(payload, [answer], server=self.server, token_ids=gen.sampling.stop_token_ids)
+        return payload
 
 
 def VertexAI(*arguments: Any, **options: Any) -> NoReturn:

@@ -26,13 +26,19 @@ class Reply(msgspec.Struct):
     """A whole answer, or one line of a stream."""
 
     message: _Message | None = None
-    response: str = ""
+    response: str | None = None
     done: bool = False
     done_reason: str | None = None
     prompt_eval_count: int | None = None
     eval_count: int | None = None
     logprobs: list[TokenEntry] | None = None
     error: str | None = None
+
+    def lacks(self, _: int) -> str | None:
+        """What a whole answer has, and this one has not. None if it is complete."""
+        if self.message is None and self.response is None:
+            return "message or response"
+        return None if self.done else "done: true"
 
 
 def fields(gen: Gen, row: Dialect, sample: int) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def take(payload: Reply, answers: Sequence[Answer], *, server: str) -> list[int]
     if payload.error is not None:
         raise BackendError(f"{server} failed: {printable(payload.error)}")
     (answer,) = answers
-    text = payload.message.content if payload.message else payload.response
+    text = payload.message.content if payload.message else payload.response or ""
     answer.add(text, [entry.reported() for entry in payload.logprobs or ()])
     if payload.done:
         answer.ended = True

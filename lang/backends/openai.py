@@ -8,7 +8,7 @@ from typing import Any
 
 from stolon.errors import BackendError, InvalidRequest
 from stolon.lang.backends import ollama_wire, openai_wire, sse
-from stolon.lang.backends.answers import Answer, total
+from stolon.lang.backends.answers import Answer, incomplete, total
 from stolon.lang.backends.dialect import Endpoint
 from stolon.lang.backends.dialects import dialect as row_of
 from stolon.lang.backends.dialects_body import generation_fields, merged
@@ -153,7 +153,10 @@ class OpenAI(RemoteBackend):
                 body["n"] = len(samples)
         body = merged({"model": self.info.name, "stream": on_answer is not None}, place, body)
         if on_answer is None:
-            self._take(await self._http.json("POST", path, body, kind=self._kind), answers, gen)
+            whole = await self._http.json("POST", path, body, kind=self._kind)
+            self._take(whole, answers, gen)
+            if (lacks := whole.lacks(len(answers))) is not None:
+                raise incomplete(self.server, lacks)
         else:
             if self.dialect != "ollama":
                 body["stream_options"] = {"include_usage": True}

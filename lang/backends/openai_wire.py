@@ -86,6 +86,24 @@ class Completion(msgspec.Struct):
     error: Any = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None  # vLLM's chat
 
+    def lacks(self, count: int) -> str | None:
+        """What a whole answer for `count` samples has, and this one has not. None if it is complete."""
+        if not self.choices:
+            return "choices"
+        places = {choice.index for choice in self.choices}
+        if len(places) < len(self.choices):
+            return "an index of its own for each choice"
+        if len(places) < count:
+            return f"{count - len(places)} of {count} choices"
+        for choice in self.choices:
+            # A message may be without content: so SGLang says that there is no text, and what only
+            # reasoned or called a tool has none. What it ended with must be told all the same.
+            if choice.text is None and choice.message is None:
+                return "a message or text in its choice"
+            if choice.finish_reason is None:
+                return "a finish_reason"
+        return None
+
     def counts(self) -> Counts | None:
         if self.usage is None:
             return None

@@ -36,9 +36,11 @@ class RemoteBackend(ABC):
     Ids of tokens are letters of the branch's transcript (`transcript.py`), not the server's.
 
     Attributes:
+        server: its address, or its name, for messages.
         sends_messages: the server writes roles itself, so programs can't choose a chat template.
     """
 
+    server: str
     sends_messages = True
 
     def __init__(self, model: str, row: Dialect, *, chat_template: Any) -> None:
@@ -138,8 +140,6 @@ class RemoteBackend(ABC):
 
 class OneCallPerSample(RemoteBackend):
     """A backend whose service answers with one text at a time."""
-
-    server: str
 
     @abstractmethod
     async def answer(

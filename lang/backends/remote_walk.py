@@ -39,6 +39,7 @@ class Server(Protocol):
     """What a walk needs; see `RemoteBackend`."""
 
     row: Dialect
+    server: str
     letters: TranscriptTokenizer
     check: AnswerCheck
 
@@ -155,6 +156,8 @@ class BlockWalk:
 
     async def _accept(self, gen: Gen, answer: Answer) -> None:
         """Raise for an answer that is not what was asked for: no server is trusted to have enforced it."""
+        server = self._server.server
+        answer.check_logprobs(gen.logprobs, server)
         if gen.grammar is None or answer.finish.kind != "stop":
             return
         stops = gen.sampling.stop or gen.sampling.stop_regex or gen.sampling.stop_token_ids
@@ -163,7 +166,7 @@ class BlockWalk:
         )
         if wrong is not None:
             raise BackendError(
-                f"{self._server.row.title} did not keep to the constraint ({gen.grammar.kind}): {wrong}",
+                f"{server} did not keep to the constraint ({gen.grammar.kind}): {wrong}",
                 hint=f"it answered {answer.text[:80]!r}",
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stolon.errors import BackendError
-from stolon.lang.backends.answers import NO_COUNTS, Counts
+from stolon.lang.backends.answers import NO_COUNTS, Counts, incomplete
 from stolon.lang.backends.dialect import Dialect, Endpoint
 from stolon.lang.backends.dialects_body import refuse
 from stolon.lang.backends.http import HTTPClient
@@ -52,6 +52,10 @@ class Scorer:
             "echo": self._echo,
         }
         scored = await ask[self.row.scoring](endpoint, place)
+        # The first token has none. Elsewhere no number would count as certainty.
+        rest = scored.logprobs[1:]
+        if not scored.tokens or len(scored.tokens) != len(scored.logprobs) or None in rest:
+            raise incomplete(self.http.server, "a log-prob for each token of the prompt")
         self.charge(scored.counts)
         return scored
 
@@ -100,10 +104,12 @@ class Scorer:
             **place,
         }
         reply = await self._ask(self.paths[endpoint], body, Completion)
-        counts = reply.counts() or NO_COUNTS
+        counts = reply.counts()
         listed = reply.choices[0].logprobs if reply.choices else None
         if listed is None or listed.tokens is None or listed.token_logprobs is None:
             raise BackendError(f"{self.http.server} sent no log-probs of the prompt")
+        if counts is None:  # it says how many of the tokens are the prompt's
+            raise incomplete(self.http.server, "usage")
         count = len(listed.tokens) - counts.completion
         tokens = listed.tokens[:count]
         _check_alignment(self.row, str(place["prompt"]), tokens, counts)

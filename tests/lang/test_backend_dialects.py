@@ -177,6 +177,7 @@ def test_what_a_servers_defaults_would_change_is_sent() -> None:
         "max_tokens": 8,
     }
     assert fields("sglang", plain)["top_k"] == -1
+    assert fields("compatible", plain) == {"temperature": 1.0, "top_p": 1.0, "max_tokens": 8}
     assert fields("openai", plain) == {"max_completion_tokens": 8}
     assert fields("openai", plain, "completions") == {"max_tokens": 8}
 
@@ -203,6 +204,11 @@ def test_logprobs_are_asked_for_as_each_endpoint_does() -> None:
     assert fields("vllm", gen)["logprobs"] is True
     assert fields("vllm", gen)["top_logprobs"] == 2
     assert fields("vllm", gen, "completions")["logprobs"] == 2
+    alone = Gen(sampling=Sampling(max_tokens=8), logprobs=LogprobSpec())
+    assert fields("vllm", alone)["top_logprobs"] == 0
+    for name in ("llama-server", "lmdeploy"):  # without alternatives they report nothing
+        assert fields(name, alone)["top_logprobs"] == 1
+        assert fields(name, alone, "completions")["logprobs"] == 1
     for name, spec in (("lmstudio", LogprobSpec()), ("vllm", LogprobSpec(top=21))):
         with pytest.raises(InvalidRequest, match=DIALECTS[name].title):
             fields(name, Gen(sampling=Sampling(max_tokens=8), logprobs=spec))

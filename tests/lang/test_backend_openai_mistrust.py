@@ -109,7 +109,9 @@ def test_no_server_is_trusted_to_keep_to_a_constraint(
     def program(s: sl.ProgramState) -> None:
         s += sl.user("Hi") + sl.assistant(sl.gen("a", **options))
 
-    with pytest.raises(BackendError, match=f"vLLM did not keep to the constraint.*{words}"):
+    with pytest.raises(
+        BackendError, match=f"http://host:8000 did not keep to the constraint.*{words}"
+    ):
         program.run(backend=backend(server), max_tokens=8)
 
 
