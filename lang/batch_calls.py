@@ -107,6 +107,12 @@ class BatchCalls(BoundBody):
                     "generator_style and as_completed are two orders; give one of them",
                     param="as_completed",
                 )
+            if isinstance(batch_kwargs, AsyncIterable) and not isinstance(batch_kwargs, Iterable):
+                raise InvalidRequest(
+                    "batch_kwargs is an async iterable, for which run_batch() can't wait",
+                    param="batch_kwargs",
+                    hint="arun_batch() takes it",
+                )
         program = batch_program(self, "run_batch", sampling, backend)
         plan = BlockingBatch(program, batch_kwargs, options, seed)
         return plan.stream() if generator_style or as_completed else plan.collect()

@@ -82,7 +82,7 @@ class BatchOptions:
             )
         path = values.get("checkpoint")
         if path is not None:
-            if not isinstance(path, str | os.PathLike):
+            if not isinstance(path, str | os.PathLike) or not os.fspath(path):
                 raise InvalidRequest(f"checkpoint must be a path, not {path!r}", param="checkpoint")
             values["checkpoint"] = Path(path)
         return cls(**values)

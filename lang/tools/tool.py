@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import re
@@ -82,7 +83,7 @@ def tool(
 ) -> Tool:
     """A tool from a Python function or a program: its signature becomes the schema of the arguments.
 
-    What `Function.bind` has fixed is no argument of the tool.
+    What `Function.bind` or `functools.partial` has fixed is no argument of the tool.
 
     Parameters are described by the docstring (Google's or Sphinx's style) or by
     ``Annotated[type, pydantic.Field(...)]``. Without an annotation a parameter takes any JSON value. Works
@@ -97,9 +98,12 @@ def tool(
     if not callable(given):
         raise InvalidRequest(f"{given!r} can't be called", param="function")
     body: Any = function.body if isinstance(function, Function) else function
-    title: str = name or getattr(body, "__name__", None) or type(body).__name__
-    about, notes = described(body)
     bound = ("s", *function.bound) if isinstance(function, Function) else ()
+    own = body  # what has the name and the description
+    while isinstance(own, functools.partial):
+        bound, own = (*bound, *own.keywords), own.func
+    title: str = name or getattr(own, "__name__", None) or type(own).__name__
+    about, notes = described(own)
     model = _arguments(body, title, notes, bound)
     schema = model.model_json_schema()
     for part in (schema, *schema.get("properties", {}).values()):
@@ -133,7 +137,11 @@ def as_tools(given: Tools) -> dict[str, Tool]:
     for item in several:
         made = item if isinstance(item, Tool) else tool(item)
         if made.name in tools:
-            raise InvalidRequest(f"two tools are named {made.name!r}", param="tools")
+            raise InvalidRequest(
+                f"two tools are named {made.name!r}",
+                param="tools",
+                hint="tool(function, name=...) gives another name",
+            )
         tools[made.name] = made
     if not tools:
         raise InvalidRequest("there are no tools", param="tools")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -192,6 +192,20 @@ def test_switches_of_a_run_are_bools(name: str) -> None:
 def test_two_orders_of_results_are_one_too_many() -> None:
     with pytest.raises(InvalidRequest, match="give one of them"):
         own_arguments.run_batch([{}], backend=FakeEngine(), generator_style=True, as_completed=True)
+
+
+def test_run_batch_cannot_wait_for_items() -> None:
+    async def items() -> AsyncIterator[dict[str, Any]]:
+        yield {}
+
+    with pytest.raises(InvalidRequest, match="async iterable") as caught:
+        own_arguments.run_batch(items(), backend=FakeEngine())
+    assert "arun_batch" in (caught.value.hint or "")
+
+
+def test_a_checkpoint_has_a_name() -> None:
+    with pytest.raises(InvalidRequest, match="must be a path, not ''"):
+        own_arguments.run_batch([{}], backend=FakeEngine(), checkpoint="")
 
 
 def test_the_default_backend_must_be_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 from typing import Any
@@ -135,3 +136,14 @@ def test_an_mcp_server_that_is_not_there_is_an_error() -> None:
         pass
     with pytest.raises(InvalidRequest, match="no URL"), sl.mcp_tools("python server.py"):
         pass
+
+
+def test_what_partial_has_fixed_is_no_argument() -> None:
+    def days(month: str, leap: bool, unit: str = "d") -> int:
+        """How many days a month has."""
+        return 30 + leap
+
+    made = tool(functools.partial(functools.partial(days, leap=True), unit="h"), name="leap_days")
+    assert (made.name, made.description) == ("leap_days", "How many days a month has.")
+    assert list(made.parameters["properties"]) == ["month"]
+    assert tool(functools.partial(days, "May")).name == "days"
