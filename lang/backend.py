@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from typing import Any
 
@@ -14,6 +15,7 @@ from stolon.srt.client import EngineClient
 
 _lock = threading.Lock()
 _default: EngineClient | None = None
+_started: EngineClient | None = None  # the embedded engine that no program asked for by name
 
 
 @located
@@ -34,16 +36,30 @@ def given_backend() -> EngineClient | None:
 
 
 def default_backend() -> EngineClient:
-    """The default engine. The first call starts the embedded one, closed when Python exits."""
-    global _default
+    """The default engine. The first call starts the embedded one, closed when Python exits.
+
+    In a fork of the process the first call starts another: an engine does not come along.
+    """
+    global _default, _started
     with _lock:
         if _default is None:
             from stolon.srt import Engine
 
             engine = Engine()
             atexit.register(engine.close)
-            _default = engine
+            _default = _started = engine
         return _default
+
+
+def _after_fork() -> None:
+    """In the child of a fork. An engine that the program set stays, and says itself that it can't serve."""
+    global _lock, _default
+    _lock = threading.Lock()  # whoever held it is not here
+    if _default is _started:
+        _default = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def backend_of(backend: EngineClient | str | None) -> EngineClient | None:

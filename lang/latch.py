@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+
+from stolon.errors import EngineClosed
 
 
 class Latch:
@@ -15,12 +18,15 @@ class Latch:
 
     Holds no lock of its own: a list that every callback is taken from exactly once is enough, and
     a program of many thousand calls has a latch for each of them.
+
+    What sets it runs in one process (an id; by default the one that makes it), and in no fork of that.
     """
 
-    __slots__ = ("_callbacks", "_done")
+    __slots__ = ("_callbacks", "_done", "_process")
 
-    def __init__(self) -> None:
+    def __init__(self, process: int | None = None) -> None:
         self._done = False
+        self._process = os.getpid() if process is None else process
         self._callbacks: list[Callable[[], object]] = []
 
     def done(self) -> bool:
@@ -52,18 +58,23 @@ class Latch:
             callback()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is set, at most `timeout` seconds; whether it is. Ctrl-C interrupts it."""
+        """Block until it is set, at most `timeout` seconds; whether it is. Ctrl-C interrupts it.
+
+        Raises EngineClosed in a fork of the process that would set it.
+        """
         if self._done:
             return True
+        self._check_process()
         held = threading.Lock()
         held.acquire()
         self.then(held.release)
         return held.acquire(timeout=-1 if timeout is None else timeout)
 
     async def arrive(self) -> None:
-        """Await it. Cancelling the wait leaves it as it is."""
+        """Await it, as `wait` does. Cancelling the wait leaves it as it is."""
         if self._done:
             return
+        self._check_process()
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         mailbox = mailbox_of(loop)
@@ -83,6 +94,13 @@ class Latch:
                 self._callbacks.remove(wake)
             raise
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineClosed(
+                "this part of the program runs in another process, which this one was forked from",
+                hint="run the program in this process, or read what it brings before the fork",
+            )
+
 
 class Signal:
     """Something changed: a condition that both threads and coroutines can wait for.
@@ -91,6 +109,7 @@ class Signal:
     """
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._next: Latch | None = None
 
@@ -98,7 +117,7 @@ class Signal:
         """A latch that the next `notify` sets."""
         with self._lock:
             if self._next is None:
-                self._next = Latch()
+                self._next = Latch(self._process)
             return self._next
 
     def notify(self) -> None:

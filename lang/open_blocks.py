@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 
-from stolon.errors import Aborted
+from stolon.errors import Aborted, EngineClosed
 from stolon.lang.blocks import Block
 from stolon.lang.calls import BranchPath, branch_name
 from stolon.lang.latch import Latch, Signal
@@ -82,7 +83,8 @@ class OpenBlocks:
     def _stop(self, block: Block, error: Aborted) -> None:
         block.fail(error)
         if block.request_id:
-            self._client.abort(block.request_id)
+            with suppress(EngineClosed):  # then nothing of it runs in this process
+                self._client.abort(block.request_id)
 
     def _forget(self, block: Block) -> None:
         self._open.pop(block, None)

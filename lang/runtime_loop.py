@@ -28,7 +28,6 @@ class RuntimeLoop:
     """A daemon thread that runs an event loop."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self._mailbox = mailbox_of(self.loop)
         self._thread = threading.Thread(target=self._main, name="stolon-loop", daemon=True)
@@ -64,9 +63,18 @@ def runtime_loop() -> RuntimeLoop:
     """The loop of this process, started at the first call (again after a fork of the process)."""
     global _current
     with _lock:
-        if _current is None or _current.pid != os.getpid():
+        if _current is None:
             _current = RuntimeLoop()
         return _current
+
+
+def _after_fork() -> None:
+    """In the child of a fork: the loop's thread is not there, nor a thread that may hold the lock."""
+    global _lock, _current
+    _lock, _current = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def on_runtime_loop() -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from stolon.errors import InvalidRequest
+from stolon.errors import EngineClosed, InvalidRequest
 from stolon.kernels import Ops, ops_by_name
 from stolon.srt.build import (
     DEFAULT_RUNNING,
@@ -38,6 +39,8 @@ MAX_UNDER_WAY = 1_024
 
 class Engine:
     """A model served in this process. Implements EngineClient; use it as a context manager or `close` it.
+
+    In a fork of the process everything but `close` raises EngineClosed: such a process makes its own engine.
 
     Args:
         model: a name (`stolon models` lists them), a .gguf file, a Hugging Face folder, or ``hf:org/name``.
@@ -310,8 +313,9 @@ class Engine:
         return shaped(answers, several=several, lists=options.get("n", 1) > 1)
 
     def _abort_all(self, requests: list[Request]) -> None:
-        for request in requests:
-            self.abort(request.rid)
+        with suppress(EngineClosed):  # in another process, where none of them runs
+            for request in requests:
+                self.abort(request.rid)
 
     def _collect(self, request: Request) -> Collector:
         collector = Collector(request.n, weights_version=self.info.weights_version)

@@ -41,6 +41,7 @@ class Intake:
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
         """Queue a request; see EngineClient."""
+        self._loop.process.check()
         submitted = time.perf_counter()
         with self._lock:
             if self._closed:
@@ -64,6 +65,7 @@ class Intake:
 
     def abort(self, rid: str) -> None:
         """Cancel a request; unknown ids are ignored."""
+        self._loop.process.check()
         with self._lock:
             if self._closed:
                 return
@@ -77,6 +79,7 @@ class Intake:
 
     def stats(self) -> EngineStats:
         """The loop's counters and gauges, with the requests that never came to it."""
+        self._loop.process.check()
         stats = self._loop.snapshot()
         with self._lock:  # after the loop's: no request counts as over before it counts at all
             stats.requests = self._submitted
@@ -84,7 +87,12 @@ class Intake:
         return stats
 
     def close(self) -> None:
-        """Stop the loop. Requests that are not finished fail with EngineClosed. Closing twice is fine."""
+        """Stop the loop. Requests that are not finished fail with EngineClosed. Closing twice is fine.
+
+        In a fork nothing happens: the threads, and what they work on, are the other process's.
+        """
+        if not self._loop.process.here():
+            return
         with self._lock:
             if self._closed:
                 return
@@ -155,6 +163,8 @@ def _is_quick(request: Request) -> bool:
 
 
 def _stop(admission: Admission, workers: ThreadPoolExecutor, loop: EngineLoop) -> None:
+    if not loop.process.here():  # a fork ends, or drops its copy of the engine
+        return
     admission.close()
     workers.shutdown(wait=True)
     loop.close()

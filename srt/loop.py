@@ -20,6 +20,7 @@ from stolon.srt.job import Job
 from stolon.srt.kv_space import KVSpace
 from stolon.srt.logits_reader import LogitsReader
 from stolon.srt.model_runner import Runner
+from stolon.srt.one_process import OneProcess
 from stolon.srt.scheduler import Scheduler
 from stolon.srt.walker import Walker
 
@@ -37,6 +38,9 @@ class EngineLoop:
 
     Everything but `post` and `close` belongs to the loop's thread: other threads hand it actions, which
     run between two steps.
+
+    Attributes:
+        process: that the loop's thread is in.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class EngineLoop:
         thread: ComputeThread,
     ) -> None:
         self.stats = stats
+        self.process = OneProcess()
         self._runner = runner
         self._scheduler = scheduler
         self._batcher = batcher
@@ -73,7 +78,11 @@ class EngineLoop:
     # For other threads
 
     def post(self, action: Callable[[], None]) -> None:
-        """Run `action` in the loop's thread before the next step. Raises EngineClosed after `close`."""
+        """Run `action` in the loop's thread before the next step.
+
+        Raises EngineClosed after `close`, and in a fork of the loop's process.
+        """
+        self.process.check()
         with self._wake:
             if self._closing:
                 raise EngineClosed("the engine is closed")

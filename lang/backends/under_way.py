@@ -96,7 +96,9 @@ class UnderWay:
             task.cancel()
 
     async def _close(self, then: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        tasks = list(self._tasks.values())
+        # Those of a process that this one is a fork of are on another loop, which runs there.
+        loop = asyncio.get_running_loop()
+        tasks = [task for task in self._tasks.values() if task.get_loop() is loop]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,6 +14,7 @@ import zmq
 
 from stolon.errors import EngineClosed, EngineError, InvalidRequest
 from stolon.srt.client import EngineStats, ModelInfo
+from stolon.srt.one_process import OneProcess
 from stolon.srt.protocol import Event, Request
 from stolon.srt.server import ipc
 from stolon.srt.server.in_flight import InFlight
@@ -31,7 +32,8 @@ class ZmqEngineClient:
     """An EngineClient whose engine is another process.
 
     If that process ends, every request in flight gets Failed(engine_closed), and every later call
-    raises EngineClosed. `close` stops the process and removes the socket folder.
+    raises EngineClosed. `close` stops the process and removes the socket folder. In a fork of this process
+    every call raises EngineClosed, and `close` does nothing: the sockets are not its own.
     """
 
     info: ModelInfo
@@ -51,6 +53,7 @@ class ZmqEngineClient:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self._in_flight = InFlight()
+        self._made_in = OneProcess()
         self._send_lock = threading.Lock()  # a ZeroMQ socket may change threads only behind a fence
         self._closing = threading.Event()
         self._close_lock = threading.Lock()
@@ -97,6 +100,7 @@ class ZmqEngineClient:
         return cls(command, tokenizer, chat_template)
 
     def submit(self, request: Request, on_event: Callable[[Event], None]) -> None:
+        self._made_in.check()
         try:
             data = ipc.pack(ipc.Submit(request))
         except OverflowError:  # no limit of any field is near what a message can hold
@@ -105,6 +109,7 @@ class ZmqEngineClient:
         self._send(data)
 
     def abort(self, rid: str) -> None:
+        self._made_in.check()
         if self._in_flight.has_request(rid):
             self._send(ipc.pack(ipc.Abort(rid)))
 
@@ -120,6 +125,8 @@ class ZmqEngineClient:
 
     def close(self) -> None:
         """Stop the engine process, reap it, and remove the socket folder. Idempotent."""
+        if not self._made_in.here():
+            return
         with self._close_lock:
             if self._closed:
                 return
@@ -183,6 +190,7 @@ class ZmqEngineClient:
         self._in_flight.fail(EngineClosed("the engine process is gone"))
 
     def _call(self, kind: type[ipc.GetStats] | type[ipc.FlushCache]) -> EngineStats | None:
+        self._made_in.check()
         call, answer = self._in_flight.add_call()
         try:
             self._send(ipc.pack(kind(call)))
