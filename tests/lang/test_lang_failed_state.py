@@ -16,6 +16,7 @@ from support.where import line
 import stolon as sl
 from stolon.errors import (
     ContextLengthExceeded,
+    InternalError,
     InvalidRequest,
     StolonError,
     UnknownVariable,
@@ -148,6 +149,38 @@ def test_errors_of_the_body_carry_the_state_too() -> None:
     )
     assert isinstance(results[0], StolonError)
     assert results[0].state["a"] == "ok"
+
+
+def test_an_error_that_was_caught_leaves_its_branch_failed() -> None:
+    @sl.function
+    def on_the_state(s):
+        s += "x" + sl.gen("bad")
+        with pytest.raises(InternalError, match="boom"):
+            s["bad"]
+        s["mine"] = 1
+        s += " and " + sl.gen("later")
+
+    @sl.function
+    def on_a_copy(s):
+        s += "x"
+        with s.copy() as trial:
+            trial += sl.gen("bad")
+            with pytest.raises(InternalError, match="boom"):
+                trial["bad"]
+        s += sl.gen("later")
+
+    engine = FakeEngine({"bad": InternalError("boom")})
+    state = on_the_state.run(backend=engine)  # which does not raise it
+    assert state["mine"] == 1
+    reads: list[Callable[[], Any]] = [lambda: state["bad"], lambda: state["later"], state.text]
+    for read in reads:
+        with pytest.raises(InternalError, match="boom"):
+            read()
+    assert isinstance(state.error(), InternalError)
+    assert len(engine.requests) == 1
+
+    state = on_a_copy.run(backend=engine)
+    assert (state.text(), state.error()) == ("xok", None)
 
 
 def test_a_state_says_how_it_can_be_kept() -> None:
