@@ -82,7 +82,8 @@ class Dispatcher:
                 503,
                 "draining",
                 "The server is shutting down.",
-                headers={"x-should-retry": "false"},
+                # Elsewhere, or at what is started in its place; not on this connection.
+                headers={"x-should-retry": "true", "connection": "close"},
             )
         if self.queued + places > self.limits.max_queued:
             self.metrics.rejections.inc()

@@ -50,8 +50,9 @@ def server_for(app: FastAPI, *, banner: str | None = None) -> DrainingServer:
 class DrainingServer(uvicorn.Server):
     """uvicorn with our shutdown.
 
-    At the first signal /ready turns 503 and nothing new is accepted; running requests get
-    `drain_timeout` to finish, then end with an error. A second signal skips the wait.
+    At the first signal /ready turns 503 and new generations are refused; running requests get
+    `drain_timeout` to finish, then end with an error. A second signal skips the wait. Until they have
+    ended, connections are accepted: whoever watches the server sees it drain, not fail.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class DrainingServer(uvicorn.Server):
         self._context = context
         self._banner = banner
         self._hurry = threading.Event()
+        self._deadline: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """What a signal does. Thread-safe."""
@@ -92,13 +94,27 @@ class DrainingServer(uvicorn.Server):
         if self.started and self._banner:
             print(self._banner, flush=True)
 
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop listening: once uvicorn would, and what was accepted has ended."""
+        if not await super().on_tick(counter):
+            return False
+        dispatcher = self._context.dispatcher
+        self._begin_drain()
+        return self.force_exit or not (dispatcher.in_flight or dispatcher.queued)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._context.dispatcher.draining = True
-        deadline = asyncio.create_task(self._enforce())
+        deadline = self._begin_drain()
         try:
             await super().shutdown(sockets=sockets)
         finally:
             deadline.cancel()
+
+    def _begin_drain(self) -> asyncio.Task[None]:
+        """The end of the drain, which begins with the first call."""
+        self._context.dispatcher.draining = True
+        if self._deadline is None:
+            self._deadline = asyncio.create_task(self._enforce())
+        return self._deadline
 
     async def _enforce(self) -> None:
         """End what the drain leaves over."""

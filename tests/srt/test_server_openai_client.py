@@ -193,8 +193,6 @@ def drain(server: Running, client: FakeClient, *, stops: int = 1) -> tuple[str, 
         begin = time.monotonic()
         for _ in range(stops):
             server.server.stop()
-        port = int(server.url.rsplit(":", 1)[1])
-        until(lambda: not connects(port))
         if stops == 1 and server.server._context.limits.drain_timeout > 1:
             client.gate.set()
         text += "".join(pieces)
@@ -216,6 +214,35 @@ def test_stopping_lets_running_requests_finish():
         text, _ = drain(server, client)
     data = events(text)
     assert "".join(c["choices"][0]["delta"].get("content", "") for c in data[:-1]) == "Hello!"
+    client.close()
+
+
+def test_a_draining_server_is_there_for_whoever_watches_it():
+    client = FakeClient()
+    client.gate.clear()
+    with (
+        running(client, limits=ServerLimits(drain_timeout=20)) as server,
+        httpx.Client(base_url=server.url) as kept,
+        httpx.Client(base_url=server.url, timeout=20) as http,
+    ):
+        assert kept.get("/ready").status_code == 200
+        body = {"messages": HI, "stream": True}
+        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            pieces = answer.iter_text()
+            text = next(pieces)
+            server.server.stop()
+            time.sleep(0.4)  # the server looks every tenth of a second whether it may end
+            for get in (kept.get, lambda path: httpx.get(server.url + path)):
+                answers = [get(path) for path in ("/ready", "/live", "/metrics", "/health")]
+                assert [one.status_code for one in answers] == [503, 200, 200, 200]
+                assert answers[0].json()["error"]["code"] == "draining"
+            refused = httpx.post(server.url + "/v1/completions", json={"prompt": "a"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            client.gate.set()
+            text += "".join(pieces)
+        assert events(text)[-1] == "[DONE]"
+        server.thread.join(10)
+        assert not connects(int(server.url.rsplit(":", 1)[1]))
     client.close()
 
 
@@ -242,6 +269,7 @@ def test_a_draining_server_takes_nothing_new():
         assert refused.headers["x-should-retry"] == "false"
         refused = http.post("/v1/completions", json={"prompt": "a"})
         assert refused.status_code == 503
-        assert refused.headers["x-should-retry"] == "false"
+        assert refused.headers["x-should-retry"] == "true"
+        assert refused.headers["connection"] == "close"
         assert http.get("/health").status_code == 200
     client.close()
