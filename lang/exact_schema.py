@@ -6,11 +6,10 @@ can be said exactly is said here; what can't is refused.
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Callable
 from typing import Any
 
-from pydantic.json_schema import GenerateJsonSchema
-
+from stolon.lang.float_bounds import bound_floats
 from stolon.lang.not_exact import (
     BOUNDS,
     NotExact,
@@ -18,15 +17,16 @@ from stolon.lang.not_exact import (
     refuse_count,
     refuse_equal,
     refuse_flags,
+    refuse_members,
     refuse_paths,
     refuse_unseen,
     refuse_values,
 )
+from stolon.lang.placed_schema import PlacedSchema
 from stolon.lang.shared_text import shared_text
 
 _ASCII = r"^[\x00-\x7f]*$"
 _STRIPPED = r"^([^\s\x85]([\s\S]*[^\s\x85])?)?$"
-_LARGEST = 1e308  # what is nearer to the largest float is not worth the digits
 _WHOLE = "(0|[1-9][0-9]*)"
 _NUMBER = r"[0-9]{1,15}(\.[0-9]{1,15})?(e[-+][0-9]{1,2})?"
 _CLOCK = (
@@ -57,11 +57,12 @@ _FORMATS = frozenset(
 )
 
 
-class ExactSchema(GenerateJsonSchema):
+class ExactSchema(PlacedSchema):
     """Raises NotExact."""
 
-    def generate_inner(self, schema: Any) -> dict[str, Any]:
-        made: dict[str, Any] = super().generate_inner(schema)
+    _converted = 0  # validators around, which see a value before its type does
+
+    def exact(self, schema: Any, made: dict[str, Any]) -> dict[str, Any]:
         if schema["type"] == "function-plain":  # pydantic's describe themselves
             refuse_unseen(schema, made)
         name = made.get("format")
@@ -70,13 +71,20 @@ class ExactSchema(GenerateJsonSchema):
         return made
 
     def function_before_schema(self, schema: Any) -> dict[str, Any]:
-        return refuse_unseen(schema, super().function_before_schema(schema))
+        return self._converting(schema, super().function_before_schema)
 
     def function_after_schema(self, schema: Any) -> dict[str, Any]:
         return refuse_unseen(schema, super().function_after_schema(schema))
 
     def function_wrap_schema(self, schema: Any) -> dict[str, Any]:
-        return refuse_unseen(schema, super().function_wrap_schema(schema))
+        return self._converting(schema, super().function_wrap_schema)
+
+    def _converting(self, schema: Any, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        self._converted += 1
+        try:
+            return refuse_unseen(schema, make(schema))
+        finally:
+            self._converted -= 1
 
     def model_field_schema(self, schema: Any) -> dict[str, Any]:
         return self._exact_field(schema, super().model_field_schema(schema))
@@ -116,13 +124,8 @@ class ExactSchema(GenerateJsonSchema):
         return made
 
     def float_schema(self, schema: Any) -> dict[str, Any]:
-        made: dict[str, Any] = super().float_schema(schema)
         finite = schema.get("allow_inf_nan", self._setting("allow_inf_nan")) is False
-        if finite and "multipleOf" not in made:  # such a number has no exponent anyway
-            for bound, value in (("Minimum", -_LARGEST), ("Maximum", _LARGEST)):
-                if f"exclusive{bound}" not in made:
-                    made.setdefault(bound.lower(), value)
-        return made
+        return bound_floats(super().float_schema(schema), finite=finite)
 
     def set_schema(self, schema: Any) -> dict[str, Any]:
         return self._exact_members(super().set_schema(schema))
@@ -195,8 +198,7 @@ class ExactSchema(GenerateJsonSchema):
         return super().enum_schema(schema)
 
     def literal_schema(self, schema: Any) -> dict[str, Any]:
-        values = (v.value if isinstance(v, enum.Enum) else v for v in schema["expected"])
-        refuse_values("a Literal", values)
+        refuse_members(schema, converted=self._converted > 0)
         return super().literal_schema(schema)
 
     def dict_schema(self, schema: Any) -> dict[str, Any]:

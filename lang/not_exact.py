@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,12 +14,16 @@ _OWN_VALIDATORS = frozenset({"<lambda>", "defaultdict_validator", "path_validato
 
 
 class NotExact(Exception):
-    """A type is wider in JSON than in Python. The arguments are what it is, and a hint."""
+    """A type is wider in JSON than in Python. The arguments are what it is, and a hint.
+
+    `parts` are the core schemas that were being described, the innermost first.
+    """
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
         self.what = what
         self.hint = hint
+        self.parts: tuple[Mapping[str, Any], ...] = ()
 
 
 def refuse_bounds(kind: str, schema: Mapping[str, Any]) -> None:
@@ -31,6 +37,27 @@ def refuse_values(kind: str, values: Iterable[Any]) -> None:
             raise NotExact(
                 f"{kind} of {type(value).__name__}", "values are str, int, float, bool or None"
             )
+
+
+def refuse_members(schema: Mapping[str, Any], *, converted: bool) -> None:
+    """Refuse a Literal of what JSON does not hold, or of members of an Enum that pydantic knows only as such.
+
+    Members that are texts or ints themselves are read; of others, what a validator before it (`converted`)
+    makes of the text.
+    """
+    from pydantic_core import SchemaValidator, ValidationError
+
+    members = [value for value in schema["expected"] if isinstance(value, enum.Enum)]
+    refuse_values("a Literal", [getattr(m, "value", m) for m in schema["expected"]])
+    validator = SchemaValidator({"type": "literal", "expected": schema["expected"]})
+    for member in () if converted else members:
+        try:
+            validator.validate_json(json.dumps(member.value))
+        except ValidationError:
+            raise NotExact(
+                f"a Literal of {member}, which pydantic does not find by its value",
+                "take the Enum itself, a StrEnum, or a Literal of values",
+            ) from None
 
 
 def refuse_unseen(schema: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:

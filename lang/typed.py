@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from stolon.errors import InvalidRequest
+from stolon.lang.location import placed, program_line
 from stolon.srt.protocol import GrammarSpec
 
 
@@ -93,20 +94,24 @@ def _python_type(kind: Any, param: str) -> tuple[GrammarSpec, Decoder]:
     from stolon.lang.exact_schema import ExactSchema
     from stolon.lang.not_exact import NotExact
     from stolon.lang.readable_types import readable
+    from stolon.lang.type_places import place_of
 
     label = getattr(kind, "__name__", None) or str(kind)
     hint = "give a type, such as a pydantic model or list[int], a schema as a dict, or JSON text"
     if inspect.isroutine(kind):
         raise InvalidRequest(f"{param} is a function: {label}", param=param, hint=hint)
+    adapter: TypeAdapter[Any] | None = None
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(readable(kind))
+        adapter = TypeAdapter(readable(kind))
         schema = adapter.json_schema(schema_generator=ExactSchema)
     except NotExact as error:
+        place = None if adapter is None else place_of(kind, adapter.core_schema, error.parts)
         raise InvalidRequest(
-            f"{param}: {label} holds {error.what}, which no JSON schema pins down",
+            f"{param}: {place or label} is {error.what}, which no JSON schema pins down",
             param=param,
+            where=placed(program_line(), f"{label}{place.path}") if place and place.path else None,
             hint=error.hint,
-        ) from None
+        ) from error.__cause__
     except Exception as error:  # also what the type's own hooks raise
         raise InvalidRequest(
             f"{param}: {label} can't be described as a JSON schema: {getattr(error, 'message', error)}",

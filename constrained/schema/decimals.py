@@ -54,7 +54,7 @@ def _digits(value: Fraction) -> tuple[str, str] | None:
     scale = 0
     while (value * 10**scale).denominator != 1:
         scale += 1
-        if scale > 40:
+        if scale > 400:
             return None
     text = str(int(value * 10**scale)).rjust(scale + 1, "0")
     return text[: len(text) - scale], text[len(text) - scale :]

@@ -8,7 +8,7 @@ from typing import Any
 from stolon.constrained.schema.direct_keywords import is_direct, settle
 from stolon.constrained.schema.drafts import KNOWN
 from stolon.constrained.schema.keywords import check_keywords
-from stolon.constrained.schema.numbers import MAX_BOUNDED, digits_of, lcm
+from stolon.constrained.schema.numbers import MAX_BOUNDED, digits_of, is_fine, lcm
 from stolon.constrained.schema.pointers import look_up, resolve
 from stolon.constrained.schema.terms import Path
 from stolon.errors import GrammarError
@@ -20,12 +20,8 @@ _MAPS = ("properties", "patternProperties")
 _SINGLE = ("items", "additionalProperties")
 MAX_SCHEMAS = 50_000
 """Places translated, each as often as references lead to one around it. llguidance takes no more."""
-_SINGLE_VALUES = frozenset(
-    (
-        *("type", "pattern", "minLength", "maxLength", "multipleOf"),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    )
-)
+_BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
+_SINGLE_VALUES = _BOUNDS | {"type", "pattern", "minLength", "maxLength", "multipleOf"}
 _PATTERNS = frozenset(("pattern", "allOf"))
 
 
@@ -84,6 +80,8 @@ class _Translation:
             raise _unsuited()
         if "multipleOf" in schema:
             self._divide(Fraction(str(schema["multipleOf"])))
+        if any(is_fine(Fraction(str(schema[bound]))) for bound in _BOUNDS & schema.keys()):
+            raise _unsuited()
         out: dict[str, Any] = {}
         for keyword, value in schema.items():
             if keyword not in KNOWN:

@@ -29,6 +29,7 @@ from stolon.constrained.schema.numbers import (
     MAX_REMAINDERS,
     Numbers,
     digits_of,
+    is_fine,
     remainders,
 )
 from stolon.constrained.schema.objects import ObjectEmitter
@@ -129,7 +130,7 @@ class Emitter:
             return self.rules.terminal(_NUMBER)
         if not bounded and numbers.step == 1:
             return self.rules.terminal(_INTEGER)
-        if numbers.step in (None, 1) and _is_far(numbers):
+        if numbers.step in (None, 1) and _is_beyond_doubles(numbers):
             kind = _INTEGER if numbers.step else _DECIMAL
             return self.rules.terminal(" & ".join((kind, *_bounds(numbers))))
         schema: dict[str, object] = {"type": "number"}
@@ -184,9 +185,10 @@ class Emitter:
         )
 
 
-def _is_far(numbers: Numbers) -> bool:
-    """Whether llguidance's own ranges, which are of machine words, do not reach a bound."""
-    return any(b is not None and abs(b) > FAR for b in (numbers.low, numbers.high))
+def _is_beyond_doubles(numbers: Numbers) -> bool:
+    """Whether llguidance's own ranges, which are of doubles and machine words, do not reach a bound."""
+    bounds = [bound for bound in (numbers.low, numbers.high) if bound is not None]
+    return any(abs(bound) > FAR or is_fine(bound) for bound in bounds)
 
 
 def _bounds(numbers: Numbers) -> list[str]:

@@ -15,11 +15,14 @@ __all__ = [
     "all_but",
     "both",
     "digits_of",
+    "is_fine",
     "lcm",
     "remainders",
 ]
 
 MAX_LISTED = 256
+FINE = 10**14
+"""The least bound, but for its point, of more digits than a double tells apart everywhere."""
 MAX_STEP = 1_000_000
 MAX_BOUNDED = 10_000
 """The largest divisor beside bounds, whose digits multiply what is followed; zeros at its end, too."""
@@ -146,6 +149,11 @@ def remainders(step: Fraction) -> int:
     if digits > MAX_STEP:
         return digits
     return min(digits, 25 * int(str(digits).rstrip("0")))
+
+
+def is_fine(bound: Fraction) -> bool:
+    """Whether llguidance's own ranges, which are of doubles, may take a bound for another beside it."""
+    return bound.denominator != 1 and digits_of(abs(bound)) >= FINE
 
 
 def digits_of(step: Fraction) -> int:

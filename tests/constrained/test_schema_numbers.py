@@ -110,3 +110,22 @@ def test_multiples_as_regexes(divisor: int) -> None:
     for number in (*range(-40, 1300), 10**9, 12_000, 7_777_777):
         found = all(re.fullmatch(regex, str(number)) for regex in regexes)
         assert found == (number % divisor == 0), number
+
+
+@pytest.mark.parametrize(
+    ("bounds", "within", "beyond"),
+    [
+        ({"maximum": 0.9999999999999999}, ["0.9999999999999999", "0.9", "-2"], ["1", "1.0"]),
+        ({"minimum": 100.00000000000001}, ["100.00000000000001", "101"], ["100", "100.0"]),
+        ({"exclusiveMaximum": -0.9999999999999998}, ["-1"], ["-0.9999999999999998", "-0.9"]),
+        ({"minimum": 1.0000000000000002e-30}, ["0.1"], [f"0.{29 * '0'}1", "0"]),
+        ({"minimum": 1.0000000000000002e-300}, ["0.1"], [f"0.{299 * '0'}1", "0"]),
+    ],
+)
+def test_bounds_of_many_digits_are_those_written(
+    bounds: Any, within: list[str], beyond: list[str]
+) -> None:
+    schemas = ({"type": "number", **bounds}, {"not": {"not": {"type": "number", **bounds}}})
+    for grammar in [compiled("json_schema", schema) for schema in schemas]:
+        assert [accepts(grammar, text) for text in within] == [True] * len(within)
+        assert [accepts(grammar, text) for text in beyond] == [False] * len(beyond)
