@@ -10,7 +10,7 @@ STOLON_BEGIN
 namespace {
 
 vf activate(vf x, Gate gate) {
-    if (gate == Gate::Silu) return vsilu(x);
+    if (gate == Gate::Silu) return x * vreciprocal(vset(1.0f) + vexp(vset(0.0f) - x));
     // gelu, tanh form: x / 2 * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
     const vf inner = vset(0.7978845608f) * vfma(x * x * x, vset(0.044715f), x);
     return vset(0.5f) * x * (vset(1.0f) + vtanh(inner));

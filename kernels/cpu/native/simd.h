@@ -181,22 +181,6 @@ inline vf vreciprocal(vf x) {
 #endif
 }
 
-// x / (1 + e^-x), relative error below 1e-6 for x > -10, below 4e-6 for x > -80.
-inline vf vsilu(vf x) {
-#if defined(STOLON_AVX512)
-    // e^-x = 2^y; y is cut where the quotient would be too small for a float. As the second operand, what is not a number
-    // stays that.
-    const __m512 y = _mm512_min_ps(_mm512_set1_ps(126.0f), _mm512_mul_ps(x.v, _mm512_set1_ps(-1.44269504088896341f)));
-    const __m512 part = _mm512_reduce_ps(y, _MM_FROUND_TO_NEAREST_INT);  // y less the nearest whole number
-    vf power = vset(1.3264727313e-3f);  // of two, to part
-    for (const float c : {9.6715129912e-3f, 5.5507335812e-2f, 2.4022242427e-1f, 6.9314700365e-1f, 1.0f})
-        power = vfma(power, vf{part}, vset(c));
-    return x * vreciprocal(vset(1.0f) + vf{_mm512_scalef_ps(power.v, _mm512_sub_ps(y, part))});
-#else
-    return x * vreciprocal(vset(1.0f) + vexp(vset(0.0f) - x));
-#endif
-}
-
 inline vf vtanh(vf x) {  // 1 - 2 / (e^2x + 1)
     const vf e = vexp(vmin(vmax(x, vset(-20.0f)), vset(20.0f)) * vset(2.0f));
     return vset(1.0f) - vset(2.0f) / (e + vset(1.0f));
