@@ -135,7 +135,7 @@ public:
     template <int r, int At, int Bits>
     STOLON_ALWAYS void dot(I16& sums, B64 codes) const {
 #if defined(STOLON_AVX512) && !defined(STOLON_SANITIZE)
-        // A compiler loads the word by an instruction of its own.
+        // A compiler loads the word by an instruction of its own. (It does not know that this reads; see above.)
         asm("vpdpbusd %c[at](%[row])%{1to16%}, %[codes], %[sums]"
             : [sums] "+v"(sums.v)
             : [codes] "v"(codes.v), [row] "r"(at_), [at] "i"(r * int(sizeof(PairBlock)) + At));

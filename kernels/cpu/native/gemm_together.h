@@ -1,4 +1,4 @@
-// Rows that lie together (kernels.h) by one tile of a weight whose scales are pairs (pack.h), piece after piece.
+// Rows that lie together (activations.h) by one tile of a weight whose scales are pairs (pack.h), piece after piece.
 //
 // A sum of products takes two more multiplications: with the scale of the weight, and with that of the block of
 // activations. Both use the ports of the products. As a block's scale has one of few mantissas (levels) and a power of two,

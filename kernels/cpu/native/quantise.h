@@ -1,4 +1,4 @@
-// Quantising activations: blocks of 32 floats to int8, their scale, and what products with them take (kernels.h).
+// Quantising activations: blocks of 32 floats to int8, their scale, and what products with them take (activations.h).
 //
 // The largest magnitude of a block is found among the bit patterns: there a NaN is larger than everything, so that it
 // reaches the scale and is not lost.

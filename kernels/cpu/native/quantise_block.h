@@ -1,4 +1,4 @@
-// What a block of 32 activations is scaled by, and what describes it (kernels.h).
+// What a block of 32 activations is scaled by, and what describes it (activations.h).
 #pragma once
 
 #include <algorithm>
