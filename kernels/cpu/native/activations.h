@@ -21,7 +21,7 @@ struct alignas(64) Q8Block {
     int8_t values[kBlock];
     float scale;
     float weighted;        // the scale times the sum of the values
-    int32_t power, level;  // scale = level / 2^15 * 2^(exponent of the float32 with the bits of power - kPowerBias)
+    int32_t power, level;  // scale = level / 2^15 * 2^(power's exponent - kPowerBias); quantise_block.h says how
     int32_t pair_start;    // what a sum of products begins with where a weight has pairs (pack.h)
     int32_t minus_sum;     // minus the sum of the values
     int32_t half_starts[2];  // with 6-bit codes: -32 times the sum of 16 values

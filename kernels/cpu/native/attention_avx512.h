@@ -10,13 +10,24 @@ STOLON_BEGIN
 
 namespace {
 
-constexpr int kMaxRows = 6;        // of a tile
+#if defined(STOLON_AMX)
+constexpr int kMaxRows = 16;       // of a tile
+constexpr int kValueStep = 32;     // positions whose values are summed at once
+#else
+constexpr int kMaxRows = 6;
+constexpr int kValueStep = 2;
+#endif
 constexpr int kMaxVectors = 4;     // of a tile
 using Key = uint32_t;            // pair of features
 using Value = bf16;
 using Factor = bf16;
 using Query = bf16;
 constexpr bool kConvertQueries = false;
+#if defined(STOLON_AMX)
+constexpr bool kFindsPeaks = false;
+#else
+constexpr bool kFindsPeaks = true;
+#endif
 constexpr int kChunk = kMaxVectors * W;  // positions whose keys lie together, features whose values do
 
 inline uint32_t pair_at(const bf16* p) {
@@ -82,7 +93,7 @@ void load_values(const Source& s, Value* values, Ahead& ahead) {
     const __m512i low = _mm512_load_si512(kLow);
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const int width = int(round_up(s.head_dim, W));
-    const int begin = s.low / 2 * 2, end = int(round_up(s.high, 2));
+    const int begin = s.low / kValueStep * kValueStep, end = int(round_up(s.high, kValueStep));
     const auto row = [&s](int i) { return i >= s.low && i < s.high ? s.v + s.slots[i] * s.stride : kZeros; };
     for (int i = begin; i < end; i += 2) {
         const bf16 *a = row(i), *b = row(i + 1);

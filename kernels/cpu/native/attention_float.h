@@ -19,6 +19,7 @@ using Value = float;
 using Factor = float;
 using Query = float;
 constexpr bool kConvertQueries = true;
+constexpr bool kFindsPeaks = true;
 constexpr int kChunk = kMaxVectors * W;
 
 // keys: [position / kChunk][head_dim][kChunk].

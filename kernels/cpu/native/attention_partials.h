@@ -22,7 +22,11 @@
 
 #include "attention_join.h"
 
-#if defined(STOLON_AVX512)
+#if defined(STOLON_AMX)
+#include "attention_amx.h"
+#include "attention_weights_avx512.h"
+#elif defined(STOLON_AVX512)
+#define STOLON_DIRECT 1
 #include "attention_weights_avx512.h"
 #include "attention_direct.h"
 #else
@@ -32,6 +36,8 @@
 STOLON_BEGIN
 
 namespace {
+
+#if !defined(STOLON_AMX)
 
 using ScoreTile = void (*)(const Query* const*, const Key*, int, float*, Peak*, bool, Ahead&);
 using ValueTile = bool (*)(const Factor*, const Value*, int, int, int, float* const*, bool, Ahead&);
@@ -53,6 +59,8 @@ struct Tiles {
 };
 constexpr Tiles kTiles;
 
+#endif
+
 // What a lane computes partials with.
 class Partials {
    public:
@@ -64,12 +72,15 @@ class Partials {
         scratch.take(scores_, kTileRows * kKvBlock);
         scratch.take(weights_, kTileRows * kKvBlock);
         scratch.take(parts_, kTileRows * (kState + width_));
-        if constexpr (kConvertQueries) scratch.take(queries_, kTileRows * head_dim_);
+        scratch.take(queries_, kTileRows * head_dim_);
+#if defined(STOLON_AMX)
+        scratch.take(sums_, kMaxRows * kChunk);
+#endif
     }
 
     // Whether so many rows are computed without loading the block first.
     bool is_direct(int64_t count) const {
-#if defined(STOLON_AVX512)
+#if defined(STOLON_DIRECT)
         return count <= kDirectRows && head_dim_ % kDirect.features[count - 1] == 0;
 #else
         return false;
@@ -140,10 +151,20 @@ class Partials {
                 for (int f = 0; f < head_dim_; ++f) to[f] = float_of(rows[i].q[f]);
                 q[i] = reinterpret_cast<const Query*>(to);
             } else {
+#if defined(STOLON_AMX)
+                std::memcpy(queries_ + i * head_dim_, rows[i].q, size_t(head_dim_) * sizeof(bf16));
+#endif
                 q[i] = reinterpret_cast<const Query*>(rows[i].q);
             }
         }
+#if defined(STOLON_AMX)
+        // All tiles have as many rows; what the last one has too much is computed with whatever lies there.
+        const int each = (count + tiles - 1) / tiles;
+        for (int t = 0; t <= tiles; ++t) first[t] = std::min(count, t * each);
+        const UnitProducts products(each, head_dim_);
+#else
         for (int t = 0; t <= tiles; ++t) first[t] = count * t / tiles;
+#endif
         int block_begin = kPositions, block_end = 0;
         for (int t = 0; t < tiles; ++t) {
             spans[t] = seen[first[t]];
@@ -155,6 +176,9 @@ class Partials {
             block_end = std::max(block_end, end[t]);
         }
 
+#if defined(STOLON_AMX)
+        products.begin();
+#endif
         const int64_t keys_of_chunk = int64_t(kChunk) * (kConvertQueries ? head_dim_ : head_dim_ / 2);
         for (int chunk = block_begin / kChunk; !direct && chunk * kChunk < block_end; ++chunk) {
             if (source != nullptr) load_keys(source->part(chunk * kChunk, kChunk), keys_, ahead_);
@@ -163,12 +187,18 @@ class Partials {
                 const int from = std::max(begin[t], chunk * kChunk);
                 const int to = std::min(end[t], (chunk + 1) * kChunk);
                 if (from >= to) continue;
+#if defined(STOLON_AMX)
+                ahead_.tick(head_dim_ / 2);
+                products((to - from) / W, head_dim_, queries_ + first[t] * head_dim_, head_dim_, keys + from % kChunk, kChunk,
+                               scores_ + first[t] * kPositions + from, kPositions);
+#else
                 kTiles.scores[first[t + 1] - first[t] - 1][(to - from) / W - 1](
                     q + first[t], keys + from % kChunk, head_dim_,
                     scores_ + first[t] * kPositions + from, whole ? peaks_ + first[t] : nullptr, chunk == 0, ahead_);
+#endif
             }
         }
-#if defined(STOLON_AVX512)
+#if defined(STOLON_DIRECT)
         if (direct) {
             find_rows(*source);
             const int positions = kDirect.positions[count - 1];
@@ -180,7 +210,7 @@ class Partials {
             }
         }
 #endif
-        const Peak* peaks = whole && !direct ? peaks_ : nullptr;
+        const Peak* peaks = whole && !direct && kFindsPeaks ? peaks_ : nullptr;
         if (whole) {
             weigh(scores_, weights_, seen, peaks, count, 0, kPositions, args_.softcap, parts);
         } else {
@@ -190,7 +220,7 @@ class Partials {
         }
         const int width = int(round_up(head_dim_, W));
         bool finite = true;
-#if defined(STOLON_AVX512)
+#if defined(STOLON_DIRECT)
         if (direct) {
             const int features = kDirect.features[count - 1];
             for (int at = 0; at < head_dim_; at += features) {
@@ -200,6 +230,14 @@ class Partials {
             }
         }
 #endif
+#if defined(STOLON_AMX)
+        if (source != nullptr) load_values(*source, values_, ahead_);
+        for (int t = 0; t < tiles; ++t) {
+            const int from = begin[t] / kValueStep * kValueStep, to = int(round_up(end[t], kValueStep));
+            finite &= weigh_values(products, first[t], first[t + 1], from, to, width, parts);
+        }
+        products.end();
+#else
         const int step = source != nullptr ? kValuesAtOnce : kPositions;
         for (int at = block_begin / step * step; !direct && at < block_end; at += step) {
             if (source != nullptr) load_values(source->part(at, step), values_, ahead_);
@@ -215,6 +253,7 @@ class Partials {
                 }
             }
         }
+#endif
         if (!finite && !alone) return false;
 
         float* states[kTileRows];
@@ -231,7 +270,27 @@ class Partials {
         return true;
     }
 
-#if defined(STOLON_AVX512)
+#if defined(STOLON_AMX)
+    // Values weighted over positions [from, to), whole steps, to the parts of rows [first, end). Returns whether all are finite.
+    bool weigh_values(const UnitProducts& products, int first, int end, int from, int to, int width, float* const* parts) {
+        bool finite = true;
+        for (int chunk = 0; chunk < width; chunk += kChunk) {
+            const int chunk_width = std::min(kChunk, width - chunk);
+            const Value* values = values_ + int64_t(chunk) * kPositions + int64_t(from) * chunk_width;
+            ahead_.tick(kPositions / 2);
+            products(chunk_width / W, to - from, weights_ + first * kPositions + from, kPositions,
+                     reinterpret_cast<const uint32_t*>(values), chunk_width, sums_, kChunk);
+            float* out[kMaxRows];
+            for (int i = first; i < end; ++i) out[i - first] = parts[i] + kState + chunk;
+            finite &= put_values(sums_, end - first, chunk_width / W, out);
+        }
+        return finite;
+    }
+
+    float* sums_;
+#endif
+
+#if defined(STOLON_DIRECT)
     // Where each position's keys and values are (of kv head 0), for all heads of a block at once. For a position that
     // isn't loaded: those of another one, whose weight is 0.
     void find_rows(const Source& s) {
@@ -262,7 +321,7 @@ class Partials {
     float* scores_;
     Factor* weights_;
     float* parts_;
-    Query* queries_ = nullptr;
+    Query* queries_;  // of the rows that are computed together, where these are copied
     Peak peaks_[kTileRows];
 };
 

@@ -2,6 +2,12 @@
 
 #include "kernels.h"
 
+#if defined(STOLON_X86)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace stolon {
 
 #if defined(STOLON_X86)
@@ -16,11 +22,27 @@ static bool has_avx512() {
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") &&
            has_avx2();
 }
+
+// The matrix unit: its tiles are state that a process has to ask the system for.
+static bool has_amx() {
+    unsigned a, b, c, d;
+    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;  // of leaf 7, EDX
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if ((d & (kBf16 | kTile | kInt8)) != (kBf16 | kTile | kInt8)) return false;
+#if defined(__linux__)
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, the number of the state
+    static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return permitted;
+#else
+    return false;
+#endif
+}
 #endif
 
 const Kernels* choose_kernels(const char* name) {
     const bool any = name == nullptr || *name == '\0';
 #if defined(STOLON_X86)
+    if ((any || !std::strcmp(name, "amx")) && has_amx()) return kernels_amx();
     if ((any || !std::strcmp(name, "avx512")) && has_avx512()) return kernels_avx512();
     if ((any || !std::strcmp(name, "avx2")) && has_avx2()) return kernels_avx2();
 #endif

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "gemm_tile.h"
+#include "gemm_matrix.h"
 #include "gemm_together.h"
 
 STOLON_BEGIN
@@ -61,17 +61,33 @@ bool streams(const LinearArgs& args) {
     return args.x->rows == 1 && std::none_of(args.weights.begin(), args.weights.end(), is_plain);
 }
 
+// How the rows of a call go by.
+struct Way {
+    bool tabled;  // with tables of scales (gemm_together.h)
+    bool matrix;  // through the matrix unit
+
+    Way(const LinearArgs& args) : tabled(args.x->together >= kTabledRows) {
+        const auto is_plain = [](const Weight& w) { return plain(w.type); };
+        matrix = args.x->rows >= kMatrixRows && std::none_of(args.weights.begin(), args.weights.end(), is_plain) &&
+                 (args.gate == Gate::None || std::none_of(args.up, args.up + args.weights.size(), is_plain));
+    }
+    Pieces pieces(int64_t rows) const { return Pieces(rows, matrix ? kMatrixPiece : kRows); }
+};
+
 // How often something is asked for in an item, over all rows: with each group of inputs, with tables with each piece.
-int64_t visits_of(const Activations& x, const Weight& w, int tiles, bool tabled) {
-    const int64_t pieces = Pieces(x.rows, kRows).count, groups = tabled ? 1 : std::max<int64_t>(1, x.k / kBlock);
-    return pieces * groups * (tiles / tiles_at_once(w.type, int(std::min<int64_t>(x.rows, kRows)), tiles));
+int64_t visits_of(const Activations& x, const Weight& w, int tiles, Way way) {
+    const auto [tabled, matrix] = way;
+    const int64_t pieces = way.pieces(x.rows).count;
+    const int64_t groups = tabled ? 1 : std::max<int64_t>(1, x.k / kBlock);
+    const int at_once = matrix ? tiles : tiles_at_once(w.type, int(std::min<int64_t>(x.rows, kRows)), tiles);
+    return pieces * groups * (tiles / at_once);
 }
 
 // Parts of a row of the cache to be fetched with each group, so that this lane is through with all that are due.
-int64_t pace_of(const Lane& lane, const LinearArgs& args, const Items& items, int width, bool tabled) {
+int64_t pace_of(const Lane& lane, const LinearArgs& args, const Items& items, int width, Way way) {
     if (!args.cache_rows) return 0;
     int64_t visits = 0;
-    for (const Weight& w : args.weights) visits += items.of(w) * visits_of(*args.x, w, width, tabled);
+    for (const Weight& w : args.weights) visits += items.of(w) * visits_of(*args.x, w, width, way);
     if (args.gate != Gate::None) visits *= 2;
     return args.cache_rows_due * kRowParts * lane.count / visits + 1;
 }
@@ -83,14 +99,19 @@ class Product {
     const Item item_;
     const Pieces pieces_;
     const B64* const table_;
+    const bool matrix_;
+    uint8_t* const codes_;  // a byte each, if it is matrix_
     Fetch fetch_;
 
 public:
-    // `table`: room for that of a tile, or null.
-    Product(const Activations* x, const Weight& w, const Item& item, B64* table, Bytes next, CacheRows* rows, int64_t pace)
-        : x_(x), w_(&w), item_(item), pieces_(x->rows, kRows), table_(table) {
-        if (table_) fill_table(w, item.tile, table);
-        const int64_t visits = visits_of(*x, w, item.tiles, table_), lines = (next.end - next.begin + 63) / 64;
+    // `room`: for a table, or for codes that are unpacked.
+    Product(const Activations* x, const Weight& w, const Item& item, Way way, std::byte* room, Bytes next, CacheRows* rows,
+            int64_t pace)
+        : x_(x), w_(&w), item_(item), pieces_(way.pieces(x->rows)), table_(way.tabled ? reinterpret_cast<B64*>(room) : nullptr),
+          matrix_(way.matrix), codes_(reinterpret_cast<uint8_t*>(room)) {
+        if (matrix_) unpack(w, item.tile, codes_);
+        if (way.tabled) fill_table(w, item.tile, reinterpret_cast<B64*>(room));
+        const int64_t visits = visits_of(*x, w, item.tiles, way), lines = (next.end - next.begin + 63) / 64;
         fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64, rows, pace};
     }
 
@@ -99,7 +120,7 @@ public:
     void compute(int64_t begin, int64_t end, const Ending* ending, float* out, int64_t stride, const float* ahead) {
         const int64_t smaller = std::clamp(pieces_.larger(), begin, end);  // where pieces of one row less begin
         const int64_t done = (pieces_.begin(smaller) - pieces_.begin(begin)) * stride;
-        const int width = tiles_at_once(w_->type, int(pieces_.rows(begin)), item_.tiles);
+        const int width = matrix_ ? item_.tiles : tiles_at_once(w_->type, int(pieces_.rows(begin)), item_.tiles);
         for (int tile = 0; tile < item_.tiles; tile += x_->together ? 1 : width) {
             float* const to = out + tile * kTile;
             const float* const soon = ahead ? ahead + tile * kTile : nullptr;
@@ -117,6 +138,7 @@ private:
         Operands in{x_, w_, pieces_.begin(begin), item_.tile + tile, &fetch_};
         if constexpr (kTogether)
             if (x_->together) return together_pieces(rows, in, table_, end - begin, ending, out, stride, ahead);
+        if (matrix_) return matrix_product(rows, in, codes_, end - begin, ending, out, stride);
         const TileFunction function = tile_function(w_->type, int(rows), width);
         for (; begin < end; ++begin) {
             if (ahead)
@@ -140,18 +162,20 @@ constexpr int64_t kChunk = 8 * kColumns;  // pieces of a tile whose rows wait fo
 extern const int64_t together_rows = kTogether ? 9 : std::numeric_limits<int64_t>::max();
 
 void linear(const Lane& lane, const LinearArgs& args) {
-    const bool gated = args.gate != Gate::None, tabled = args.x->together >= kTabledRows;
-    B64* const table = tabled ? reinterpret_cast<B64*>(lane.scratch) : nullptr;
-    B64* const gate_table = tabled && gated ? table + args.x->k / kBlock * kScaleLevels : nullptr;
+    const bool gated = args.gate != Gate::None;
+    const Way way(args);
+    std::byte* const room = lane.scratch;
+    std::byte* const gate_room = room + args.x->k / kBlock * (way.tabled ? kTableBytes : kGroupCodes);
     const bool streamed = streams(args);
     // Tiles of an item. With many rows an item takes long, and lanes should end together.
-    const int width = streamed || args.x->together >= kSingleTileRows ? 1 : kColumns;
+    const int width = streamed || way.matrix || args.x->together >= kSingleTileRows ? 1 : kColumns;
     const Items items(args.weights, width);
     const int64_t total = items.count();
-    alignas(64) float cells[kChunk * kRows * kTile], gates[kChunk * kRows * kTile];
-    const Pieces pieces(args.x->rows, kRows);
+    constexpr int64_t kMost = std::max<int64_t>(kRows, kMatrixPiece);
+    alignas(64) float cells[kChunk * kMost * kTile], gates[kChunk * kMost * kTile];
+    const Pieces pieces = way.pieces(args.x->rows);
     const int64_t chunks = (pieces.count * width + kChunk - 1) / kChunk;
-    const int64_t pace = pace_of(lane, args, items, width, tabled);
+    const int64_t pace = pace_of(lane, args, items, width, way);
     Lane::Run run = lane.claim_run(*args.counter, total);
     int64_t index = run.begin;
     while (index < total) {
@@ -176,8 +200,9 @@ void linear(const Lane& lane, const LinearArgs& args) {
         const Weight& w = args.weights[item.weight];
         const int columns = item.tiles * kTile;
         const int64_t valid = std::min<int64_t>(columns, w.columns - item.tile * kTile);
-        Product product(args.x, gated ? args.up[item.weight] : w, item, table, gated ? soon_up : soon, args.cache_rows, pace);
-        Product gate_product(args.x, w, item, gate_table, soon, args.cache_rows, pace);
+        Product product(args.x, gated ? args.up[item.weight] : w, item, way, room, gated ? soon_up : soon, args.cache_rows,
+                        pace);
+        Product gate_product(args.x, w, item, way, gate_room, soon, args.cache_rows, pace);
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t begin = pieces.count * chunk / chunks, end = pieces.count * (chunk + 1) / chunks;
             const int64_t row = pieces.begin(begin), count = pieces.begin(end) - row;

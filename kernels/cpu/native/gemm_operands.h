@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "pack.h"
 #include "tile.h"
@@ -13,7 +14,11 @@ constexpr int kPrefetchLevel = 2;  // into the second-level cache
 
 #if defined(STOLON_AVX512)
 constexpr int kRows = 6, kColumns = 2;
+#if defined(STOLON_AMX)
+constexpr bool kTogether = false;
+#else
 constexpr bool kTogether = true;  // rows that lie together are taken (gemm_together.h)
+#endif
 constexpr int kCells = 6;  // of a tile: two sets of integer sums and one of float ones, of 32 registers
 constexpr bool kPipelined = true;
 #elif defined(STOLON_AVX2)
@@ -26,6 +31,13 @@ constexpr int kRows = 4, kColumns = 1;
 constexpr bool kTogether = false;
 constexpr int kCells = 4;
 constexpr bool kPipelined = false;
+#endif
+
+// From so many rows on, products with quantised weights go through the matrix unit, in pieces of up to kMatrixPiece rows.
+#if defined(STOLON_AMX)
+constexpr int64_t kMatrixRows = 9, kMatrixPiece = 16;
+#else
+constexpr int64_t kMatrixRows = std::numeric_limits<int64_t>::max(), kMatrixPiece = kRows;
 #endif
 
 constexpr int64_t kRowParts = 1024;  // of a row of the cache

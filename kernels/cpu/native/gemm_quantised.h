@@ -5,7 +5,10 @@
 // place in them, so a row's result does not depend on the batch.
 #pragma once
 
+#include <type_traits>
+
 #include "gemm_rows.h"
+#include "matrix_unit.h"
 
 STOLON_BEGIN
 namespace {
@@ -23,7 +26,9 @@ inline B64 load_codes(const uint8_t* group) {
 
 // R rows by C tiles of a quantised type. Inputs go by in *runs* that share their scales, a group or half of one: the
 // products of a run are summed in integers, which is exact, then scaled and added to the cells, run after run.
-template <WeightType T, int R, int C>
+//
+// `Matrix`: of one tile, by the matrix unit, which leaves sums in memory.
+template <WeightType T, int R, int C, bool Matrix = false>
 class QuantisedTile {
     static constexpr QuantLayout L = quant_layout(T);
     static constexpr int kHalves = T == WeightType::Q6_K ? 2 : 1;  // runs of a group
@@ -32,7 +37,14 @@ class QuantisedTile {
     static constexpr bool kZero = L.zero && !(L.bits == 8 && kCentred8);
     static_assert(kHalves == 1 || kHalfStart == -L.zero);
 
-    using Sums = I16[R][C];
+    static_assert(!Matrix || C == 1);
+    struct Stored {
+        alignas(64) int32_t of[R][kTile];
+    };
+    struct Held {
+        I16 of[R][C];
+    };
+    using Sums = std::conditional_t<Matrix, Stored, Held>;
     using Cells = F16[R][C];
 
     const int64_t groups_, tile_bytes_;
@@ -40,16 +52,93 @@ class QuantisedTile {
     // Of the group that `next` has come to.
     Rows<R> rows_;
     const uint8_t* codes_;
+    const uint8_t* bytes_;  // codes a byte each, [groups][quartets][64], if it is Matrix
 
 public:
-    explicit QuantisedTile(const Operands& in)
+    explicit QuantisedTile(const Operands& in, const uint8_t* bytes = nullptr)
         : groups_(in.x->k / 32), tile_bytes_(in.w->tile_bytes), first_(in.weights()),
           rows_(in.x->q8 + in.row * in.x->q8_stride, in.x->q8_stride),
-          codes_(first_ + L.codes_at(0)) {}
+          codes_(first_ + L.codes_at(0)), bytes_(bytes) {}
+
+#if defined(STOLON_AMX)
+    static constexpr TileShapes shapes() {
+        TileShapes of;
+        for (int parity = 0; parity < 2; ++parity) {
+            of.set(kSumsAt + parity, R, 64);
+            of.set(kActivationsAt + parity, R, kBlock / kHalves);
+            of.set(kCodesAt + parity, kQuartets, 64);
+        }
+        return of;
+    }
+#endif
 
     STOLON_ALWAYS void run(const Operands& in, Cells& cells) {
         Fetch fetch = *in.fetch;
         unrolled<R * C>([&]<int I>() STOLON_ALWAYS { cells[I / C][I % C] = f_zero(); });
+        if constexpr (Matrix) {
+            run_matrix(fetch, cells);
+        } else {
+            run_vectors(fetch, cells);
+        }
+        *in.fetch = fetch;
+        if constexpr (paired(T)) {
+            unrolled<C>([&]<int c>() STOLON_ALWAYS {
+                const F16 unit = f_mul(f_powers(in.w->units + (in.tile + c) * kTile), f_set(kPowerUnit));
+                unrolled<R>([&]<int r>() STOLON_ALWAYS { cells[r][c] = f_mul(cells[r][c], unit); });
+            });
+        }
+    }
+
+private:
+#if defined(STOLON_AMX)
+    // What the unit takes for a run are steps that wait for one another, and long: tiles are loaded, multiplied, stored, and the
+    // sums can't be loaded until the store is through. So the steps of five runs are interleaved: that of run n is loaded
+    // while n - 1 is multiplied, n - 2 stored, and n - 4 scaled, with two tiles of each kind by turns.
+    STOLON_ALWAYS void run_matrix(Fetch& fetch, Cells& cells) {
+        Sums sums[4];
+        const int64_t runs = groups_ * kHalves;
+        // The steps with which run `run` is to be scaled next; what is loaded lies `ahead` groups from where `next` has come to.
+        const auto prepare = [&]<int P>(int64_t run, int64_t ahead) STOLON_ALWAYS {
+            if (run >= -3 && run + 3 < runs) multiply_tiles<1 - P>();
+            if (run + 4 < runs) load_tiles<P>(ahead);
+            if (run >= -2 && run + 2 < runs) tile_store<kSumsAt + P>(sums[(run + 2) & 3].of, 64);
+        };
+        const auto scaled = [&]<int P>(int64_t run) STOLON_ALWAYS {
+            prepare.template operator()<P>(run, 4 / kHalves);
+            scale_all<P % kHalves, 0>(run / kHalves, sums[run & 3], cells);
+            if (P == kHalves - 1 || kHalves == 1) {
+                fetch.some();
+                next(run / kHalves + 1);
+            }
+        };
+        prepare.template operator()<0>(-4, 0);
+        prepare.template operator()<1>(-3, 1 / kHalves);
+        prepare.template operator()<0>(-2, 2 / kHalves);
+        prepare.template operator()<1>(-1, 3 / kHalves);
+        for (int64_t run = 0; run < runs; run += 2) {
+            scaled.template operator()<0>(run);
+            if (kHalves == 2 || run + 1 < runs) scaled.template operator()<1>(run + 1);
+        }
+    }
+
+    // Of runs with parity P: half P of a group, if groups have halves.
+    template <int P>
+    STOLON_ALWAYS void load_tiles(int64_t ahead) const {
+        constexpr int H = P % kHalves;
+        const std::byte* const rows = rows_.first() + ahead * int64_t(sizeof(Q8Block));
+        tile_load<kActivationsAt + P>(rows + kValuesAt + kBlock / kHalves * H, rows_.row_bytes());
+        tile_load<kCodesAt + P>(bytes_ + ahead * kGroupCodes + H * kQuartets * 64, 64);
+    }
+    template <int P>
+    STOLON_ALWAYS void multiply_tiles() const {
+        tile_zero<kSumsAt + P>();
+        tile_dot_bytes<kSumsAt + P, kActivationsAt + P, kCodesAt + P>();
+    }
+#else
+    void run_matrix(Fetch&, Cells&);
+#endif
+
+    STOLON_ALWAYS void run_vectors(Fetch& fetch, Cells& cells) {
         // Two sets of sums: while the products of a run are added to one, the other is scaled. Otherwise scaling would
         // wait for the last product of a run and the first product of the next one for scaling.
         constexpr int kSets = kPipelined ? 2 : 1;
@@ -94,19 +183,14 @@ public:
                 scale_all<0, 0>(g - 1, sums[0], cells);
             }
         }
-        *in.fetch = fetch;
-        if constexpr (paired(T)) {
-            unrolled<C>([&]<int c>() STOLON_ALWAYS {
-                const F16 unit = f_mul(f_powers(in.w->units + (in.tile + c) * kTile), f_set(kPowerUnit));
-                unrolled<R>([&]<int r>() STOLON_ALWAYS { cells[r][c] = f_mul(cells[r][c], unit); });
-            });
-        }
     }
 
-private:
+    static constexpr int kSumsAt = 0, kActivationsAt = 2, kCodesAt = 4;  // numbers of tiles
+
     // To group g, the following one.
     STOLON_ALWAYS void next(int64_t g) {
         rows_.next();
+        bytes_ += kGroupCodes;
         if constexpr (L.record_groups == 1)
             codes_ += L.record_bytes();
         else
@@ -116,19 +200,25 @@ private:
     // The quartets of a run in an order in which those of one load follow each other.
     static constexpr int quartet(int half, int i) { return kHalves == 2 ? 4 * half + i : i / 2 + 4 * (i % 2); }
 
-    // Sums before the first product: what takes the zero point off the codes.
+    // What a sum of row r begins with, which takes the zero point off the codes; `At` blocks from where `next` has come to.
+    static constexpr bool kStarts = paired(T) || kHalves == 2 || kZero;
+    template <int r, int H, int At = 0>
+    STOLON_ALWAYS I16 start() const {
+        constexpr int at = At * int(sizeof(Q8Block));
+        if constexpr (paired(T))
+            return rows_.template spread<r, at + kPairStartAt>();
+        else if constexpr (kHalves == 2)
+            return rows_.template spread<r, at + kHalfStartsAt + 4 * H>();
+        else
+            return i_times<L.zero>(rows_.template spread<r, at + kMinusSumAt>());
+    }
+
     template <int H>
     STOLON_ALWAYS void begin(Sums& sums) const {
         unrolled<R>([&]<int r>() STOLON_ALWAYS {
-            I16 start = i_set(0);
-            if constexpr (paired(T)) {
-                start = rows_.template spread<r, kPairStartAt>();
-            } else if constexpr (kHalves == 2) {
-                start = rows_.template spread<r, kHalfStartsAt + 4 * H>();
-            } else if constexpr (kZero) {
-                start = i_times<L.zero>(rows_.template spread<r, kMinusSumAt>());
-            }
-            unrolled<C>([&]<int c>() STOLON_ALWAYS { sums[r][c] = start; });
+            I16 first = i_set(0);
+            if constexpr (kStarts) first = start<r, H>();
+            unrolled<C>([&]<int c>() STOLON_ALWAYS { sums.of[r][c] = first; });
         });
     }
 
@@ -139,7 +229,7 @@ private:
         unrolled<C>([&]<int c>() STOLON_ALWAYS { codes[c] = load_codes<L.bits, Q>(codes_ + c * tile_bytes_); });
         unrolled<R>([&]<int r>() STOLON_ALWAYS {
             unrolled<C>([&]<int c>() STOLON_ALWAYS {
-                rows_.template dot<r, kValuesAt + 4 * Q, L.bits>(sums[r][c], codes[c]);
+                rows_.template dot<r, kValuesAt + 4 * Q, L.bits>(sums.of[r][c], codes[c]);
             });
         });
     }
@@ -170,19 +260,30 @@ private:
         return scales;
     }
 
-    // Add the scaled sums of one element, number I of them, of the group `Back` before.
-    template <int I, int Back>
+    // The sum of one element, complete, of half H of the group `Back` before.
+    template <int r, int c, int H, int Back>
+    STOLON_ALWAYS I16 sum_of(const Sums& sums) const {
+        if constexpr (!Matrix)
+            return sums.of[r][c];
+        else if constexpr (kStarts)
+            return i_add(i_load(sums.of[r]), start<r, H, -Back>());
+        else
+            return i_load(sums.of[r]);
+    }
+
+    // Add the scaled sum of one element, number I of them, of half H of the group `Back` before.
+    template <int I, int H, int Back>
     STOLON_ALWAYS void scale(const Scales& scales, const Sums& sums, Cells& cells) const {
         constexpr int r = I / C, c = I % C;
         constexpr int before = -Back * int(sizeof(Q8Block));
         F16& cell = cells[r][c];
+        const I16 sum = sum_of<r, c, H, Back>(sums);
         if constexpr (paired(T)) {
             const B64 pair = b_scaled(scales.pair[c], rows_.template spread<r, before + kLevelAt>());
-            const F16 product = f_int(i_pairs(sums[r][c], pair));
-            cell = f_add(cell, rows_.template raised<r, before + kPowerAt>(product));
+            cell = rows_.template add_raised<r, before + kPowerAt>(cell, f_int(i_pairs(sum, pair)));
         } else {
             const F16 row_scale = f_bits(rows_.template spread<r, before + kScaleAt>());
-            cell = f_fma(f_int(sums[r][c]), f_mul(scales.scale[c], row_scale), cell);
+            cell = f_fma(f_int(sum), f_mul(scales.scale[c], row_scale), cell);
             if constexpr (kOffsets)
                 cell = f_fma(scales.offset[c], f_bits(rows_.template spread<r, before + kWeightedAt>()), cell);
         }
@@ -191,7 +292,7 @@ private:
     template <int H, int Back>
     STOLON_ALWAYS void scale_all(int64_t g, const Sums& sums, Cells& cells) const {
         const Scales scales = scales_of<H, Back>(g);
-        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { scale<I, Back>(scales, sums, cells); });
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { scale<I, H, Back>(scales, sums, cells); });
     }
 
     template <int H>
@@ -209,7 +310,7 @@ private:
         unrolled<kQuartets>([&]<int Q>() STOLON_ALWAYS {
             add_quartet<quartet(H, Q)>(sums);
             constexpr int from = Q * R * C / kQuartets, to = (Q + 1) * R * C / kQuartets;
-            unrolled<to - from>([&]<int I>() STOLON_ALWAYS { scale<from + I, Back>(scales, done, cells); });
+            unrolled<to - from>([&]<int I>() STOLON_ALWAYS { scale<from + I, Before, Back>(scales, done, cells); });
         });
     }
 };

@@ -75,21 +75,27 @@ TileFunction tile_with(int rows, int columns) {
     return tile_with_rows<T, 1, kRows>(rows);
 }
 
-TileFunction tile_function(WeightType type, int rows, int columns) {
+// `with` called with a type as a constant.
+template <class With>
+auto for_type(WeightType type, With&& with) {
     switch (type) {
-        case WeightType::F32: return tile_with<WeightType::F32>(rows, columns);
-        case WeightType::F16: return tile_with<WeightType::F16>(rows, columns);
-        case WeightType::BF16: return tile_with<WeightType::BF16>(rows, columns);
-        case WeightType::Q4_0: return tile_with<WeightType::Q4_0>(rows, columns);
-        case WeightType::Q4_1: return tile_with<WeightType::Q4_1>(rows, columns);
-        case WeightType::Q5_0: return tile_with<WeightType::Q5_0>(rows, columns);
-        case WeightType::Q5_1: return tile_with<WeightType::Q5_1>(rows, columns);
-        case WeightType::Q8_0: return tile_with<WeightType::Q8_0>(rows, columns);
-        case WeightType::Q4_K: return tile_with<WeightType::Q4_K>(rows, columns);
-        case WeightType::Q5_K: return tile_with<WeightType::Q5_K>(rows, columns);
-        case WeightType::Q6_K: return tile_with<WeightType::Q6_K>(rows, columns);
+        case WeightType::F32: return with.template operator()<WeightType::F32>();
+        case WeightType::F16: return with.template operator()<WeightType::F16>();
+        case WeightType::BF16: return with.template operator()<WeightType::BF16>();
+        case WeightType::Q4_0: return with.template operator()<WeightType::Q4_0>();
+        case WeightType::Q4_1: return with.template operator()<WeightType::Q4_1>();
+        case WeightType::Q5_0: return with.template operator()<WeightType::Q5_0>();
+        case WeightType::Q5_1: return with.template operator()<WeightType::Q5_1>();
+        case WeightType::Q8_0: return with.template operator()<WeightType::Q8_0>();
+        case WeightType::Q4_K: return with.template operator()<WeightType::Q4_K>();
+        case WeightType::Q5_K: return with.template operator()<WeightType::Q5_K>();
+        case WeightType::Q6_K: break;
     }
-    return nullptr;
+    return with.template operator()<WeightType::Q6_K>();
+}
+
+TileFunction tile_function(WeightType type, int rows, int columns) {
+    return for_type(type, [&]<WeightType T>() { return tile_with<T>(rows, columns); });
 }
 
 }  // namespace

@@ -158,8 +158,7 @@ private:
             pair = b_load(scales + table_offset(rows_.template word<r, level>()));
         else
             pair = b_scaled(b_load(scales), rows_.template spread<r, level>());
-        const F16 product = rows_.template raised<r, power>(f_int(i_pairs(sums[r], pair)));
-        cells[r][0] = f_add(cells[r][0], product);
+        cells[r][0] = rows_.template add_raised<r, power>(cells[r][0], f_int(i_pairs(sums[r], pair)));
     }
 
     STOLON_ALWAYS void scale_all(const Sums& sums, const uint8_t* scales, Cells& cells) const {

@@ -8,7 +8,11 @@
 
 #include <utility>
 
-#if defined(STOLON_ISA_avx512)
+#if defined(STOLON_ISA_amx)
+#define STOLON_AMX 1
+#define STOLON_AVX512 1
+#include <immintrin.h>
+#elif defined(STOLON_ISA_avx512)
 #define STOLON_AVX512 1
 #include <immintrin.h>
 #elif defined(STOLON_ISA_avx2)

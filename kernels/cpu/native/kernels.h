@@ -68,6 +68,12 @@ struct CacheRows {
 // that tables are for.
 inline constexpr size_t kTableScratch = size_t(320) << 10;
 
+// Codes of a group of 32 inputs and 16 columns, a byte each, as the matrix unit takes them.
+inline constexpr int64_t kGroupCodes = 512;
+
+// The scratch that a product with k inputs needs without tables: the codes of a tile, and of one more to gate it with.
+constexpr size_t linear_scratch_bytes(int64_t k) { return size_t(2 * kGroupCodes * ((k + kBlock - 1) / kBlock)); }
+
 // out[row, n] = sum_k x[row, k] * w[n, k] (+ bias[n]) (+ residual[row, n]); with a gate:
 // act(x . w) * (x . up), where w and up have the same number of columns.
 // A reduction runs over k in the order of the blocks, for every number of rows. Rows that lie together are given whole, for
@@ -196,6 +202,7 @@ struct Kernels {
 const Kernels* kernels_portable();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avx512();
+const Kernels* kernels_amx();
 
 // The best that this processor runs, or the one named; null if it can't be had.
 const Kernels* choose_kernels(const char* name);

@@ -21,7 +21,7 @@ constexpr const char* kKinds[] = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", 
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
-    for (const char* name : {"avx512", "avx2", "portable"}) {
+    for (const char* name : {"amx", "avx512", "avx2", "portable"}) {
         if (choose_kernels(name)) names.emplace_back(name);
     }
     return names;

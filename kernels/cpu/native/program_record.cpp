@@ -285,7 +285,10 @@ void Program::finish() {
             upcoming = op->weights;
         }
     }
-    team_.reserve_scratch(kTableScratch);
+    size_t scratch = kTableScratch;
+    for (const Op& op : ops_)
+        for (const Weight& w : op.weights) scratch = std::max(scratch, linear_scratch_bytes(w.k));
+    team_.reserve_scratch(scratch);
     read_ahead_ = std::make_unique<ReadAhead>(ops_, team_.size());
     counter_ = std::make_unique<PaddedCounter[]>(size_t(counters_) + ops_.size() + 1);
     finished_ = true;

@@ -4,7 +4,9 @@
 // reaches the scale and is not lost.
 #pragma once
 
-#if defined(STOLON_ISA_avx512)
+#include "isa.h"
+
+#if defined(STOLON_AVX512)
 #include "quantise_avx512.h"
 #else
 #include <cassert>
