@@ -64,11 +64,11 @@ bool streams(const LinearArgs& args) {
 // How the rows of a call go by.
 struct Way {
     bool tabled;  // with tables of scales (gemm_together.h)
-    bool matrix;  // through the matrix unit
+    bool matrix;  // through the matrix unit, which takes pairs of groups
 
     Way(const LinearArgs& args) : tabled(args.x->together >= kTabledRows) {
         const auto is_plain = [](const Weight& w) { return plain(w.type); };
-        matrix = args.x->rows >= kMatrixRows && std::none_of(args.weights.begin(), args.weights.end(), is_plain) &&
+        matrix = args.x->rows >= kMatrixRows && args.x->k % (2 * kBlock) == 0 && std::none_of(args.weights.begin(), args.weights.end(), is_plain) &&
                  (args.gate == Gate::None || std::none_of(args.up, args.up + args.weights.size(), is_plain));
     }
     Pieces pieces(int64_t rows) const { return Pieces(rows, matrix ? kMatrixPiece : kRows); }

@@ -29,11 +29,11 @@ template <WeightType T, int R>
 void matrix_pieces(Operands in, const uint8_t* codes, int64_t pieces, const Ending* ending, float* out, int64_t stride) {
     static constexpr TileShapes shapes = QuantisedTile<T, R, 1, true>::shapes();
     use_tiles(shapes);
-    for (; pieces; --pieces, in.row += R, out += R * stride) {
-        F16 cells[R][1];
-        QuantisedTile<T, R, 1, true>(in, codes).run(in, cells);
+    QuantisedTile<T, R, 1, true>(in, codes).run_pieces(in, pieces, [&](const F16 (&cells)[R][1]) STOLON_ALWAYS {
         put(cells, in.row, in.tile, ending, out, stride);
-    }
+        in.row += R;
+        out += R * stride;
+    });
     release_tiles();
 }
 

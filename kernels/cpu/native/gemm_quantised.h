@@ -74,13 +74,62 @@ public:
 
     STOLON_ALWAYS void run(const Operands& in, Cells& cells) {
         Fetch fetch = *in.fetch;
-        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { cells[I / C][I % C] = f_zero(); });
-        if constexpr (Matrix) {
-            run_matrix(fetch, cells);
-        } else {
-            run_vectors(fetch, cells);
+        clear(cells);
+        add_runs(fetch, cells);
+        *in.fetch = fetch;
+        finish(in, cells);
+    }
+
+#if defined(STOLON_AMX)
+    // `pieces` pieces, one after the other; `put` takes the cells of each. The number of runs is even.
+    //
+    // What the unit takes for a run are steps that wait for one another, and long: tiles are loaded, multiplied, stored, and the
+    // sums can't be loaded until the store is through. So the steps of five runs are interleaved, from piece to piece too: that
+    // of run n + 4 is loaded while n + 3 is multiplied, n + 2 stored, and n scaled, with two tiles of each kind by turns.
+    template <class Put>
+    STOLON_ALWAYS void run_pieces(const Operands& in, int64_t pieces, Put&& put) {
+        Fetch fetch = *in.fetch;
+        Sums sums[4];
+        Loads loads{rows_.first(), bytes_, groups_, pieces};
+        load_tiles<0>(loads);
+        multiply_tiles<0>();
+        load_tiles<1>(loads);
+        multiply_tiles<1>();
+        load_tiles<0>(loads);
+        tile_store<kSumsAt>(sums[0].of, 64);
+        multiply_tiles<0>();
+        load_tiles<1>(loads);
+        tile_store<kSumsAt + 1>(sums[1].of, 64);
+        int64_t n = 0;
+        for (; pieces; --pieces) {
+            Cells cells;
+            clear(cells);
+            for (int64_t g = 0; g < groups_;) {
+                fetch.some();
+                unrolled<2>([&]<int P>() STOLON_ALWAYS {
+                    multiply_tiles<1 - P>();
+                    load_tiles<P>(loads);
+                    tile_store<kSumsAt + P>(sums[(n + 2 + P) & 3].of, 64);
+                    scale_all<P % kHalves, 0>(g, sums[(n + P) & 3], cells);
+                    if constexpr (kHalves == 1 || P == 1) next(++g);
+                });
+                n += 2;
+            }
+            finish(in, cells);
+            put(cells);
+            rows_.skip(R * rows_.row_bytes() - groups_ * int64_t(sizeof(Q8Block)));
+            codes_ = first_ + L.codes_at(0);
         }
         *in.fetch = fetch;
+    }
+#endif
+
+private:
+    STOLON_ALWAYS static void clear(Cells& cells) {
+        unrolled<R * C>([&]<int I>() STOLON_ALWAYS { cells[I / C][I % C] = f_zero(); });
+    }
+
+    STOLON_ALWAYS void finish(const Operands& in, Cells& cells) const {
         if constexpr (paired(T)) {
             unrolled<C>([&]<int c>() STOLON_ALWAYS {
                 const F16 unit = f_mul(f_powers(in.w->units + (in.tile + c) * kTile), f_set(kPowerUnit));
@@ -89,56 +138,42 @@ public:
         }
     }
 
-private:
 #if defined(STOLON_AMX)
-    // What the unit takes for a run are steps that wait for one another, and long: tiles are loaded, multiplied, stored, and the
-    // sums can't be loaded until the store is through. So the steps of five runs are interleaved: that of run n is loaded
-    // while n - 1 is multiplied, n - 2 stored, and n - 4 scaled, with two tiles of each kind by turns.
-    STOLON_ALWAYS void run_matrix(Fetch& fetch, Cells& cells) {
-        Sums sums[4];
-        const int64_t runs = groups_ * kHalves;
-        // The steps with which run `run` is to be scaled next; what is loaded lies `ahead` groups from where `next` has come to.
-        const auto prepare = [&]<int P>(int64_t run, int64_t ahead) STOLON_ALWAYS {
-            if (run >= -3 && run + 3 < runs) multiply_tiles<1 - P>();
-            if (run + 4 < runs) load_tiles<P>(ahead);
-            if (run >= -2 && run + 2 < runs) tile_store<kSumsAt + P>(sums[(run + 2) & 3].of, 64);
-        };
-        const auto scaled = [&]<int P>(int64_t run) STOLON_ALWAYS {
-            prepare.template operator()<P>(run, 4 / kHalves);
-            scale_all<P % kHalves, 0>(run / kHalves, sums[run & 3], cells);
-            if (P == kHalves - 1 || kHalves == 1) {
-                fetch.some();
-                next(run / kHalves + 1);
-            }
-        };
-        prepare.template operator()<0>(-4, 0);
-        prepare.template operator()<1>(-3, 1 / kHalves);
-        prepare.template operator()<0>(-2, 2 / kHalves);
-        prepare.template operator()<1>(-1, 3 / kHalves);
-        for (int64_t run = 0; run < runs; run += 2) {
-            scaled.template operator()<0>(run);
-            if (kHalves == 2 || run + 1 < runs) scaled.template operator()<1>(run + 1);
-        }
-    }
+    // What tiles are loaded from. Behind the last group of the last piece: from that again.
+    struct Loads {
+        const std::byte* rows;
+        const uint8_t* codes;
+        int64_t groups, pieces, group = 0;
+    };
 
     // Of runs with parity P: half P of a group, if groups have halves.
     template <int P>
-    STOLON_ALWAYS void load_tiles(int64_t ahead) const {
+    STOLON_ALWAYS void load_tiles(Loads& from) const {
         constexpr int H = P % kHalves;
-        const std::byte* const rows = rows_.first() + ahead * int64_t(sizeof(Q8Block));
-        tile_load<kActivationsAt + P>(rows + kValuesAt + kBlock / kHalves * H, rows_.row_bytes());
-        tile_load<kCodesAt + P>(bytes_ + ahead * kGroupCodes + H * kQuartets * 64, 64);
+        tile_load<kActivationsAt + P>(from.rows + kValuesAt + kBlock / kHalves * H, rows_.row_bytes());
+        tile_load<kCodesAt + P>(from.codes + H * kQuartets * 64, 64);
+        if constexpr (kHalves == 1 || P == 1) {
+            const int64_t back = from.groups - 1;
+            if (++from.group < from.groups) {
+                from.rows += sizeof(Q8Block);
+                from.codes += kGroupCodes;
+            } else if (--from.pieces > 0) {
+                from.group = 0;
+                from.rows += R * rows_.row_bytes() - back * int64_t(sizeof(Q8Block));
+                from.codes -= back * kGroupCodes;
+            } else {
+                from.group = back;
+            }
+        }
     }
     template <int P>
     STOLON_ALWAYS void multiply_tiles() const {
         tile_zero<kSumsAt + P>();
         tile_dot_bytes<kSumsAt + P, kActivationsAt + P, kCodesAt + P>();
     }
-#else
-    void run_matrix(Fetch&, Cells&);
 #endif
 
-    STOLON_ALWAYS void run_vectors(Fetch& fetch, Cells& cells) {
+    STOLON_ALWAYS void add_runs(Fetch& fetch, Cells& cells) {
         // Two sets of sums: while the products of a run are added to one, the other is scaled. Otherwise scaling would
         // wait for the last product of a run and the first product of the next one for scaling.
         constexpr int kSets = kPipelined ? 2 : 1;
@@ -190,7 +225,6 @@ private:
     // To group g, the following one.
     STOLON_ALWAYS void next(int64_t g) {
         rows_.next();
-        bytes_ += kGroupCodes;
         if constexpr (L.record_groups == 1)
             codes_ += L.record_bytes();
         else

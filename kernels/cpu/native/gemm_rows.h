@@ -32,7 +32,8 @@ public:
     // `stride` blocks from row to row.
     Rows(const Q8Block* first, int64_t stride)
         : first_(reinterpret_cast<const std::byte*>(first)), row_bytes_(stride * int64_t(sizeof(Q8Block))) {}
-    STOLON_ALWAYS void next() { first_ += sizeof(Q8Block); }
+    STOLON_ALWAYS void next() { skip(sizeof(Q8Block)); }
+    STOLON_ALWAYS void skip(int64_t bytes) { first_ += bytes; }
     const std::byte* first() const { return first_; }
     int64_t row_bytes() const { return row_bytes_; }
 
@@ -85,8 +86,9 @@ public:
             at_[I] = reinterpret_cast<const std::byte*>(first + 3 * I * stride);
         });
     }
-    STOLON_ALWAYS void next() {
-        unrolled<kAddresses>([&]<int I>() STOLON_ALWAYS { at_[I] += sizeof(Q8Block); });
+    STOLON_ALWAYS void next() { skip(sizeof(Q8Block)); }
+    STOLON_ALWAYS void skip(int64_t bytes) {
+        unrolled<kAddresses>([&]<int I>() STOLON_ALWAYS { at_[I] += bytes; });
     }
     const std::byte* first() const { return at_[0]; }
     int64_t row_bytes() const { return row_bytes_; }
