@@ -65,7 +65,7 @@ def native_ops(threads: int | None = None, isa: str = "") -> NativeOps:
     """The C++ kernels, with a team of threads of its own (default one for each usable core).
 
     Raises InvalidRequest if they were not built (a machine without a compiler), or not for `isa`
-    (``avx512``, ``avx2`` or ``portable``; empty for the best) on this processor.
+    (``amx``, ``avx512``, ``avx2`` or ``portable``; empty for the best) on this processor.
     """
     try:
         from stolon.kernels.cpu import NativeOps

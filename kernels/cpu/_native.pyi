@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 def instruction_sets() -> list[str]:
-    """Those that this processor runs, best first: of ``avx512``, ``avx2``, ``portable``."""
+    """Those that this processor runs, best first: of ``amx``, ``avx512``, ``avx2``, ``portable``."""
 
 class Team:
     """Threads that compute together; the one that calls is the first of them.

@@ -63,7 +63,7 @@ class Gated:
 
 
 def instruction_sets() -> list[str]:
-    """Those that this processor runs, best first: of ``avx512``, ``avx2``, ``portable``."""
+    """Those that this processor runs, best first: of ``amx``, ``avx512``, ``avx2``, ``portable``."""
     return _native.instruction_sets()
 
 

@@ -5,7 +5,7 @@
 // which an addition to the exponent multiplies by, the products of a weight's scales with every level are had once for
 // many rows, in a *table*, and one multiplication is left.
 //
-// What an element goes through is the same as in gemm_quantised.h.
+// What an element goes through is the same as in gemm_runs.h.
 #pragma once
 
 #include "gemm_ending.h"
