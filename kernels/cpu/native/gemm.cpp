@@ -68,7 +68,8 @@ struct Way {
 
     Way(const LinearArgs& args) : tabled(args.x->together >= kTabledRows) {
         const auto is_plain = [](const Weight& w) { return plain(w.type); };
-        matrix = args.x->rows >= kMatrixRows && args.x->k % (2 * kBlock) == 0 && std::none_of(args.weights.begin(), args.weights.end(), is_plain) &&
+        matrix = args.x->rows >= kMatrixRows && args.x->k % (2 * kBlock) == 0 &&
+                 std::none_of(args.weights.begin(), args.weights.end(), is_plain) &&
                  (args.gate == Gate::None || std::none_of(args.up, args.up + args.weights.size(), is_plain));
     }
     Pieces pieces(int64_t rows) const { return Pieces(rows, matrix ? kMatrixPiece : kRows); }
@@ -104,13 +105,13 @@ class Product {
     Fetch fetch_;
 
 public:
-    // `room`: for a table, or for codes that are unpacked.
+    // `room`: for a table, or for codes that are unpacked; null if nothing will be computed.
     Product(const Activations* x, const Weight& w, const Item& item, Way way, std::byte* room, Bytes next, CacheRows* rows,
             int64_t pace)
         : x_(x), w_(&w), item_(item), pieces_(way.pieces(x->rows)), table_(way.tabled ? reinterpret_cast<B64*>(room) : nullptr),
           matrix_(way.matrix), codes_(reinterpret_cast<uint8_t*>(room)) {
-        if (matrix_) unpack(w, item.tile, codes_);
-        if (way.tabled) fill_table(w, item.tile, reinterpret_cast<B64*>(room));
+        if (room && matrix_) unpack(w, item.tile, codes_);
+        if (room && way.tabled) fill_table(w, item.tile, reinterpret_cast<B64*>(room));
         const int64_t visits = visits_of(*x, w, item.tiles, way), lines = (next.end - next.begin + 63) / 64;
         fetch_ = {next.begin, next.end, (lines + visits - 1) / visits * 64, rows, pace};
     }
@@ -165,7 +166,7 @@ void linear(const Lane& lane, const LinearArgs& args) {
     const bool gated = args.gate != Gate::None;
     const Way way(args);
     std::byte* const room = lane.scratch;
-    std::byte* const gate_room = room + args.x->k / kBlock * (way.tabled ? kTableBytes : kGroupCodes);
+    std::byte* const gate_room = gated ? room + args.x->k / kBlock * (way.tabled ? kTableBytes : kGroupCodes) : nullptr;
     const bool streamed = streams(args);
     // Tiles of an item. With many rows an item takes long, and lanes should end together.
     const int width = streamed || way.matrix || args.x->together >= kSingleTileRows ? 1 : kColumns;
