@@ -16,6 +16,7 @@ from support.op_cases import (
     as_multiplied,
     attend,
     attention_case,
+    in_eight_bits,
     int64,
     random,
     random_weight,
@@ -97,6 +98,27 @@ def test_gated_linear(ops: Ops, rows: int, width: int, inner: int, activation: s
     close(ops, ops.gated_linear(inputs(ops, x), ops.pack_gated(gate, up), activation), wanted)
 
 
+def multiplied_weight(ops: Ops, weight: StoredWeight) -> Tensor:
+    """A weight as a table multiplies it, in float64: what comes of the rows of the unit matrix."""
+    return ops.linear(torch.eye(weight.shape[1]), ops.pack_linear([weight])).T.double()
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("table", [t for t in NATIVE_TABLES if not in_eight_bits(t, "Q4_1")])
+def test_weights_in_bfloat16_are_nearly_rounded(table: str, kind: str) -> None:
+    weight = random_weight(kind, 48, 512)
+    stored = weight.tensor(torch.float64)
+    got = multiplied_weight(NATIVE_TABLES[table], weight)
+    assert torch.equal(got, got.bfloat16().double())
+    unit = torch.exp2(stored.abs().log2().floor() - 7)  # in the last place
+    largest = stored.abs().max()
+    assert ((got - stored).abs() <= 0.76 * unit + SCALES_ROUNDED * largest).all()
+    # As errors of rounding are, but for scales that are rounded themselves.
+    error = ((got - stored) * stored.sign() / unit)[stored.abs() > 0.05 * largest]
+    assert error.square().mean().sqrt() < 1.1 * 12**-0.5
+    assert error.mean().abs() < 0.03
+
+
 @pytest.mark.parametrize(("rows", "width", "out"), BLOCK_SIZES)
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_quantised_weights(ops: Ops, kind: str, rows: int, width: int, out: int) -> None:
@@ -126,9 +148,13 @@ def test_products_are_exact_but_for_the_activations(
     x[:, 64:96] *= 1e-3
     residual, bias = random(rows, out, seed=5), random(out, seed=6)
     weight, up = (random_weight(kind, out, width, seed=seed) for seed in (1, 2))
-    rounded = as_multiplied(x, kind).double()
-    product, product_up = (rounded @ w.tensor(torch.float64).T for w in (weight, up))
-    tolerance = PAIRS_ROUNDED if kind == "Q4_1" else 2e-5
+    rounded = as_multiplied(x, table, kind).double()
+    exact = kind in PLAIN or in_eight_bits(table, kind)
+    product, product_up = (
+        rounded @ (w.tensor(torch.float64) if exact else multiplied_weight(ops, w)).T
+        for w in (weight, up)
+    )
+    tolerance = PAIRS_ROUNDED if exact and kind == "Q4_1" else 2e-5
     near(
         ops.linear(x, ops.pack_linear([weight], bias), residual),
         product + bias + residual,
@@ -153,22 +179,30 @@ def test_what_is_not_a_number_stays_in_its_row(table: str, kind: str, rows: int)
     for row, value in ((0, torch.nan), (1, -torch.inf), (2, 1e12)):
         x[row, 100 + row] = value
     got = ops.linear(x, packed)
-    assert got[:3].isnan().all()
+    assert got[0].isnan().all()
+    assert not got[1].isfinite().any()
+    if in_eight_bits(table, kind):
+        assert got[1:3].isnan().all()
     torch.testing.assert_close(got[3:], wanted[3:], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("table", NATIVE_TABLES)
-def test_activations_that_are_next_to_nothing_count_as_zeros(table: str, kind: str) -> None:
+def test_activations_that_are_next_to_nothing(table: str, kind: str) -> None:
+    """They count as zeros in eight bits, and as what they are in bfloat16."""
     ops, x = NATIVE_TABLES[table], random(2, 512)
     packed = ops.pack_linear([random_weight(kind, 33, 512)])
     x[:, 32:64] = 0.0
     x[1] = 0.0
     wanted = ops.linear(x, packed).clone()
+    assert not wanted[1].any()
     x[:, 32:64] = 1e-19
     got = ops.linear(x, packed)
-    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
-    assert not wanted[1].any()
+    if in_eight_bits(table, kind):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+    else:
+        near(got[0], wanted[0], 1e-6)
+        near(got[1] * 1e19, ops.linear(x * 1e19, packed)[1], 1e-2)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])

@@ -94,13 +94,17 @@ def random_weight(
     )
 
 
-def as_multiplied(x: Tensor, kind: str) -> Tensor:
-    """Activations as the native kernels multiply them with weights of a kind, in float32: in eight bits
+def in_eight_bits(table: str, kind: str) -> bool:
+    """Whether a native table multiplies weights of a kind with activations in eight bits. Where a matrix
+    unit multiplies, it takes both in bfloat16."""
+    return kind in QUANTISED and table != "native-amx"
+
+
+def as_multiplied(x: Tensor, table: str, kind: str) -> Tensor:
+    """Activations as a native table multiplies them with weights of a kind, in float32: in eight bits
     with a scale for 32 inputs, in bfloat16, or as they are."""
-    if kind == "BF16":
-        return x.bfloat16().float()
-    if kind in PLAIN:
-        return x
+    if not in_eight_bits(table, kind):
+        return x if kind in ("F32", "F16") else x.bfloat16().float()
     blocks = x.unflatten(1, (-1, 32))
     largest = blocks.abs().amax(dim=2, keepdim=True)
     # Scales are floats of six bits behind the leading one: the least that fits, and the next.

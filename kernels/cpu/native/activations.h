@@ -66,7 +66,7 @@ struct Activations {
     const float* f32;       // [rows, k]: always given
     int64_t f32_stride;     // floats from row to row
     bf16* half;             // BF16: [rows, k_padded], zero beyond k
-    int64_t half_stride;    // k rounded up to a multiple of 32
+    int64_t half_stride;    // numbers from row to row: half_floats(k)
     Q8Block* q8;            // Q8: [rows, k / 32]
     int64_t q8_stride;      // blocks from row to row: q8_blocks(k)
     // Rows may lie together instead, in pieces: those of a piece have a block each for the first group of inputs, then for
@@ -87,7 +87,8 @@ struct Activations {
     }
 };
 
-// An odd number: rows that are read together don't crowd into a few sets of a cache.
+// Odd numbers of lines: rows that are read together don't crowd into a few sets of a cache.
 inline int64_t q8_blocks(int64_t k) { return k / kBlock | 1; }
+inline int64_t half_floats(int64_t k) { return ((k + kBlock - 1) / kBlock | 1) * kBlock; }
 
 }  // namespace stolon

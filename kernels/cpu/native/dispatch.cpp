@@ -26,9 +26,9 @@ static bool has_avx512() {
 // The matrix unit: its tiles are state that a process has to ask the system for.
 static bool has_amx() {
     unsigned a, b, c, d;
-    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;  // of leaf 7, EDX
+    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;  // of leaf 7, EDX
     if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    if ((d & (kBf16 | kTile | kInt8)) != (kBf16 | kTile | kInt8)) return false;
+    if ((d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
 #if defined(__linux__)
     constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, the number of the state
     static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -67,6 +67,18 @@ STOLON_ALWAYS inline void put(const F16 (&cells)[R][C], int64_t row, int64_t til
             }
 }
 
+// Cells [rows][16] in memory, of whole columns, to where they go.
+void finish(const Ending& ending, const float* cells, int64_t rows, float* out, int64_t stride) {
+    const auto each = [&](auto&& value) STOLON_ALWAYS {
+        for (int64_t r = 0; r < rows; ++r)
+            for (int i = 0; i < kTile; i += W) vstore(out + r * stride + i, value(vload(cells + r * kTile + i), r, i));
+    };
+    if (ending.only_adds())
+        each([&](vf v, int64_t r, int64_t i) STOLON_ALWAYS { return v + vload(ending.residual + r * ending.residual_stride + i); });
+    else
+        each([&](vf v, int64_t r, int64_t i) STOLON_ALWAYS { return ending(v, r, i); });
+}
+
 // The last, padded tile: the same arithmetic, and its own columns only.
 void finish_padded(const Ending& ending, const float* cells, int64_t rows, int width, int64_t valid, float* out,
                    int64_t stride) {

@@ -1,181 +1,270 @@
-// Many rows by tiles of a quantised weight through the matrix unit: codes a byte each, made once for all rows.
+// Products through the matrix unit: rows of activations in bfloat16 times panels of weights in bfloat16.
 //
-// What an element goes through is the same as for few rows (gemm_runs.h).
+// The unit adds 32 inputs at once to a sum: of the even and of the odd ones each in order, then both, then that and what was
+// there. So an element is a sum over 32 inputs after 32 inputs, for one row as for many, and a row's result does not depend on
+// the batch. Panels are made once for all rows of a call; that is what a product with few rows takes most of its time for.
 #pragma once
 
+#include "gemm_ending.h"
+#include "gemm_items.h"
 #include "gemm_tile.h"
+#include "matrix_panel.h"
 #include "matrix_unit.h"
 
 STOLON_BEGIN
-namespace {
 
 #if defined(STOLON_AMX)
 
-// R rows after R rows by one tile.
-template <WeightType T, int R>
-class MatrixTile : QuantisedRuns<T, R, 1> {
-    using Base = QuantisedRuns<T, R, 1>;
-    static constexpr int kHalves = Base::kHalves, kQuartets = Base::kQuartets;
-    using Base::groups_, Base::rows_;
-    using typename Base::Cells, typename Base::Scales;
-    using Sums = int32_t[R][kTile];
+namespace {
 
-    static constexpr int kSumsAt = 0, kActivationsAt = 2, kCodesAt = 4;  // numbers of tiles
-    const uint8_t* const codes_;                                         // of all groups
+constexpr int kUnitRows = 16, kBlockOfRows = 2 * kUnitRows;
+constexpr int kPanels = 2;  // at once: of neighbouring columns, or a gate's and what it gates
+
+// Whether the panels of a weight are its own memory.
+constexpr bool is_panel(const Weight& w) { return w.type == WeightType::BF16; }
+
+// Rows [0, rows) of a block, by panels.
+class Block {
+    static constexpr int kSums = 0, kRows = 4, kPanel = 6;  // numbers of tiles: [half of the rows][panel], [half], [panel]
+
+    const bf16* a_ = nullptr;
+    int64_t stride_ = 0;  // numbers from row to row
 
 public:
-    static constexpr TileShapes shapes() {
+    static constexpr TileShapes shapes(int rows) {
         TileShapes of;
-        for (int parity = 0; parity < 2; ++parity) {
-            of.set(kSumsAt + parity, R, 64);
-            of.set(kActivationsAt + parity, R, kBlock / kHalves);
-            of.set(kCodesAt + parity, kQuartets, 64);
+        for (int half = 0; half < 2; ++half) {
+            const int some = std::clamp(rows - half * kUnitRows, 0, kUnitRows);
+            for (int panel = 0; some && panel < kPanels; ++panel) of.set(kSums + 2 * half + panel, some, 64);
+            if (some) of.set(kRows + half, some, 64);
         }
+        for (int panel = 0; panel < kPanels; ++panel) of.set(kPanel + panel, kPairLines, 64);
         return of;
     }
 
-    // `codes`: a byte each, [groups][quartets][64].
-    MatrixTile(const Operands& in, const uint8_t* codes) : Base(in), codes_(codes) {}
+    Block(const bf16* a, int64_t stride) : a_(a), stride_(stride) {}
 
-    // `pieces` pieces, one after the other; `put` takes the cells of each. The number of runs is even.
-    //
-    // What the unit takes for a run are steps that wait for one another, and long: tiles are loaded, multiplied, stored, and the
-    // sums can't be loaded until the store is through. So the steps of five runs are interleaved, from piece to piece too: that
-    // of run n + 4 is loaded while n + 3 is multiplied, n + 2 stored, and n scaled, with two tiles of each kind by turns.
-    template <class Put>
-    STOLON_ALWAYS void run(const Operands& in, int64_t pieces, Put&& put) {
-        Fetch fetch = *in.fetch;
-        alignas(64) Sums sums[4];
-        Loads loads{rows_.first(), codes_, groups_, pieces};
-        load_tiles<0>(loads);
-        multiply_tiles<0>();
-        load_tiles<1>(loads);
-        multiply_tiles<1>();
-        load_tiles<0>(loads);
-        tile_store<kSumsAt>(sums[0], 64);
-        multiply_tiles<0>();
-        load_tiles<1>(loads);
-        tile_store<kSumsAt + 1>(sums[1], 64);
-        int64_t n = 0;
-        for (; pieces; --pieces) {
-            Cells cells;
-            this->clear(cells);
-            for (int64_t g = 0; g < groups_;) {
-                fetch.some();
-                unrolled<2>([&]<int P>() STOLON_ALWAYS {
-                    multiply_tiles<1 - P>();
-                    load_tiles<P>(loads);
-                    tile_store<kSumsAt + P>(sums[(n + 2 + P) & 3], 64);
-                    add_run<P % kHalves>(g, sums[(n + P) & 3], cells);
-                    if constexpr (kHalves == 1 || P == 1) this->next(++g);
-                });
-                n += 2;
-            }
-            this->finish(in, cells);
-            put(cells);
-            this->next_rows();
-        }
-        *in.fetch = fetch;
+    // Add group g of the inputs to the sums of all halves and panels from P to P + Count.
+    template <int Halves, int P, int Count>
+    STOLON_ALWAYS void add(int64_t g, const bf16* const (&panels)[kPanels]) const {
+        const auto load_rows = [&]<int H>() STOLON_ALWAYS {
+            tile_load<kRows + H>(a_ + H * kUnitRows * stride_ + g * kBlock, stride_ * int64_t(sizeof(bf16)));
+        };
+        load_rows.template operator()<0>();
+        if constexpr (Halves == 2) load_rows.template operator()<1>();
+        unrolled<Count>([&]<int I>() STOLON_ALWAYS {
+            tile_load<kPanel + P + I>(panels[P + I] + g * kGroupPanel, 64);
+            tile_dot_bf16<kSums + P + I, kRows, kPanel + P + I>();
+            if constexpr (Halves == 2) tile_dot_bf16<kSums + 2 + P + I, kRows + 1, kPanel + P + I>();
+        });
     }
 
-private:
-    // What tiles are loaded from. Behind the last group of the last piece: from that again.
-    struct Loads {
-        const std::byte* rows;
-        const uint8_t* codes;
-        int64_t groups, pieces, group = 0;
-    };
-
-    // Of runs with parity P: half P of a group, if groups have halves.
-    template <int P>
-    STOLON_ALWAYS void load_tiles(Loads& from) const {
-        constexpr int H = P % kHalves;
-        tile_load<kActivationsAt + P>(from.rows + kValuesAt + kBlock / kHalves * H, rows_.row_bytes());
-        tile_load<kCodesAt + P>(from.codes + H * kQuartets * 64, 64);
-        if constexpr (kHalves == 1 || P == 1) {
-            const int64_t back = from.groups - 1;
-            if (++from.group < from.groups) {
-                from.rows += sizeof(Q8Block);
-                from.codes += kGroupCodes;
-            } else if (--from.pieces > 0) {
-                from.group = 0;
-                from.rows += R * rows_.row_bytes() - back * int64_t(sizeof(Q8Block));
-                from.codes -= back * kGroupCodes;
-            } else {
-                from.group = back;
-            }
-        }
-    }
-    template <int P>
-    STOLON_ALWAYS void multiply_tiles() const {
-        tile_zero<kSumsAt + P>();
-        tile_dot_bytes<kSumsAt + P, kActivationsAt + P, kCodesAt + P>();
+    // Ask for what `add` will load of the rows for group g.
+    template <int Halves>
+    STOLON_ALWAYS void ask(int64_t g) const {
+        for (int r = 0; r < Halves * kUnitRows; ++r) __builtin_prefetch(a_ + r * stride_ + g * kBlock);
     }
 
-    // The sums of a run, half H of group g.
-    template <int H>
-    STOLON_ALWAYS void add_run(int64_t g, const Sums& sums, Cells& cells) const {
-        const Scales scales = this->template scales_of<H, 0>(g);
-        unrolled<R>([&]<int r>() STOLON_ALWAYS {
-            I16 sum = i_load(sums[r]);
-            if constexpr (Base::kStarts) sum = i_add(sum, this->template start<r, H>());
-            this->template add_scaled<r, 0, 0>(scales, sum, cells);
+    template <int Halves, int Count>
+    STOLON_ALWAYS static void clear() {
+        unrolled<Halves * Count>([]<int I>() STOLON_ALWAYS { tile_zero<kSums + 2 * (I / Count) + I % Count>(); });
+    }
+
+    // The sums of panel p to out[p], where rows lie `stride` floats apart.
+    template <int Halves, int Count>
+    STOLON_ALWAYS static void store(float* const (&out)[kPanels], int64_t stride) {
+        unrolled<Halves * Count>([&]<int I>() STOLON_ALWAYS {
+            constexpr int H = I / Count, P = I % Count;
+            tile_store<kSums + 2 * H + P>(out[P] + H * kUnitRows * stride, stride * int64_t(sizeof(float)));
         });
     }
 };
 
-template <WeightType T>
-void unpack_codes(const Weight& w, int64_t tile, uint8_t* to) {
-    constexpr QuantLayout L = quant_layout(T);
-    const uint8_t* from = reinterpret_cast<const uint8_t*>(w.data) + tile * w.tile_bytes;
-    for (int64_t g = 0; g < w.k / kBlock; ++g, to += kGroupCodes)
-        unrolled<8>([&]<int Q>() STOLON_ALWAYS { b_store(to + 64 * Q, load_codes<L.bits, Q>(from + L.codes_at(g))); });
-}
+// The shapes of tiles that a lane uses. Setting them takes as long as a dozen products.
+class Shape {
+    int rows_ = 0;
 
-// The codes of a tile: [groups][quartets][64].
-void unpack(const Weight& w, int64_t tile, uint8_t* to) {
-    for_type(w.type, [&]<WeightType T>() {
-        if constexpr (!plain(T)) unpack_codes<T>(w, tile, to);
+public:
+    void of(int rows) {
+        if (rows != rows_) use_tiles(Block::shapes(rows));
+        rows_ = rows;
+    }
+    ~Shape() {
+        if (rows_) release_tiles();
+    }
+};
+
+// All rows by one or two panels.
+class MatrixProduct {
+    Shape& shape_;
+    const LinearArgs& args_;
+    const Item item_;
+    const Weight* weights_[kPanels];  // of the panels
+    int64_t tiles_[kPanels];
+    const bf16* panels_[kPanels];
+    bf16* rooms_[kPanels];
+    int count_;
+    Fetch* const fetches_;
+
+    const int64_t groups_;
+    const int64_t valid_;  // columns of the item that are not padding
+    const bool gated_;
+    alignas(64) float cells_[kPanels][kBlockOfRows][kTile];
+
+public:
+    MatrixProduct(Shape& shape, const LinearArgs& args, const Item& item, std::byte* scratch, Fetch* fetches)
+        : shape_(shape), args_(args), item_(item), fetches_(fetches), groups_(args.x->k / kBlock),
+          valid_(std::min<int64_t>(item.tiles * kTile, args.weights[item.weight].columns - item.tile * kTile)),
+          gated_(args.gate != Gate::None) {
+        count_ = gated_ ? 2 : item.tiles;
+        for (int p = 0; p < kPanels; ++p) {
+            weights_[p] = gated_ && p == 1 ? &args.up[item.weight] : &args.weights[item.weight];
+            tiles_[p] = item.tile + (gated_ ? 0 : p);
+            rooms_[p] = reinterpret_cast<bf16*>(scratch) + p * groups_ * kGroupPanel;
+            panels_[p] = rooms_[p];
+            if (is_panel(*weights_[p]))
+                panels_[p] = reinterpret_cast<const bf16*>(weights_[p]->data + tiles_[p] * weights_[p]->tile_bytes);
+        }
+    }
+
+    void run() {
+        // What is left over of whole blocks comes first, while the panels are made.
+        const int64_t rows = args_.x->rows;
+        const int first = int((rows - 1) % kBlockOfRows) + 1;
+        shape_.of(first);
+        const auto with_count = [&]<int Count>() {
+            if (first > kUnitRows)
+                begin<2, Count>(first);
+            else
+                begin<1, Count>(first);
+            if (first == rows) return;
+            shape_.of(kBlockOfRows);
+            for (int64_t row = first; row < rows; row += kBlockOfRows) multiply<Count>(row);
+        };
+        if (count_ == 2)
+            with_count.template operator()<2>();
+        else
+            with_count.template operator()<1>();
+    }
+
+private:
+    Block block(int64_t row) const {
+        return {args_.x->half + row * args_.x->half_stride, args_.x->half_stride};
+    }
+
+    template <int Halves, int Count>
+    void begin(int rows) {
+        Block::clear<Halves, Count>();
+        unrolled<Count>([&]<int P>() {
+            for_type(weights_[P]->type, [&]<WeightType T>() {
+                if constexpr (!plain(T))
+                    make_and_multiply<T, Halves, P>();
+                else
+                    for (int64_t g = 0; g < groups_; ++g, fetches_[P].some()) block(0).add<Halves, P, 1>(g, panels_);
+            });
+        });
+        put<Halves, Count>(0, rows);
+    }
+
+    // A group is multiplied a little after it was made: what was just stored can't be loaded yet.
+    template <WeightType T, int Halves, int P>
+    void make_and_multiply() {
+        constexpr int64_t kBehind = 2;
+        const PanelMaker<T> maker(*weights_[P], tiles_[P]);
+        const Block rows = block(0);
+        Fetch fetch = fetches_[P];
+        for (int64_t g = 0; g < groups_; ++g) {
+            fetch.some();
+            maker.group(g, rooms_[P] + g * kGroupPanel);
+            if (g >= kBehind) rows.template add<Halves, P, 1>(g - kBehind, panels_);
+        }
+        for (int64_t g = std::max<int64_t>(0, groups_ - kBehind); g < groups_; ++g)
+            rows.template add<Halves, P, 1>(g, panels_);
+        fetches_[P] = fetch;
+    }
+
+    // A whole block from `row` on.
+    template <int Count>
+    void multiply(int64_t row) {
+        const Block rows = block(row);
+        Block::clear<2, Count>();
+        for (int64_t g = 0; g < groups_; ++g) {
+            rows.ask<2>(g + 2);
+            rows.add<2, 0, Count>(g, panels_);
+        }
+        put<2, Count>(row, kBlockOfRows);
+    }
+
+    // The sums of a block to where they go.
+    template <int Halves, int Count>
+    void put(int64_t row, int rows) {
+        const int64_t stride = args_.out_stride, first = row * stride + item_.column;
+        const Ending ending{row, item_.tile, args_.gate, gated_ ? cells_[0][0] : nullptr, kTile,
+                            args_.bias ? args_.bias + item_.column : nullptr, args_.softcap,
+                            args_.residual ? args_.residual + first : nullptr, stride};
+        if (ending.nothing() && valid_ == item_.tiles * kTile)
+            return Block::store<Halves, Count>({args_.out + first, args_.out + first + kTile}, stride);
+        Block::store<Halves, Count>({cells_[0][0], cells_[1][0]}, kTile);
+        for (int tile = 0; tile < item_.tiles; ++tile) {
+            const float* const cells = cells_[gated_ ? 1 : tile][0];
+            float* const to = args_.out + first + tile * kTile;
+            const int64_t valid = std::min<int64_t>(kTile, valid_ - tile * kTile);
+            Ending own = ending;
+            if (own.bias) own.bias += tile * kTile;
+            if (own.residual) own.residual += tile * kTile;
+            if (valid < kTile)
+                finish_padded(own, cells, rows, kTile, valid, to, stride);
+            else
+                finish(own, cells, rows, to, stride);
+        }
+    }
+};
+
+// Whether all weights of a product are such that the unit takes them.
+bool takes_unit(std::span<const Weight> weights) {
+    return std::all_of(weights.begin(), weights.end(), [](const Weight& w) {
+        return !plain(w.type) || (w.type == WeightType::BF16 && w.k % kBlock == 0);
     });
 }
 
-template <WeightType T, int R>
-void matrix_pieces(Operands in, const uint8_t* codes, int64_t pieces, const Ending* ending, float* out, int64_t stride) {
-    static constexpr TileShapes shapes = MatrixTile<T, R>::shapes();
-    use_tiles(shapes);
-    MatrixTile<T, R>(in, codes).run(in, pieces, [&](const F16 (&cells)[R][1]) STOLON_ALWAYS {
-        put(cells, in.row, in.tile, ending, out, stride);
-        in.row += R;
-        out += R * stride;
-    });
-    release_tiles();
+void matrix_linear(const Lane& lane, const LinearArgs& args) {
+    const bool gated = args.gate != Gate::None;
+    const int width = gated ? 1 : kPanels;
+    const Items items(args.weights, width);
+    const int64_t total = items.count(), groups = args.x->k / kBlock;
+    const int64_t pace = pace_of(lane, args, total * kPanels * groups);
+    Shape shape;
+    Lane::Run run = lane.claim_run(*args.counter, total);
+    int64_t index = run.begin;
+    while (index < total) {
+        if (++run.begin == run.end) run = lane.claim_run(*args.counter, total);
+        const int64_t next = run.begin;
+        Bytes soon[kPanels] = {};
+        if (next >= total) {
+            soon[0] = first_bytes(lane, args.upcoming, width);
+        } else {
+            const Item following = items[next];
+            soon[0] = bytes_of(args.weights[following.weight], following);
+            if (gated) soon[1] = bytes_of(args.up[following.weight], following);
+        }
+        Fetch fetches[kPanels];
+        for (int p = 0; p < kPanels; ++p) fetches[p] = fetch_in(groups, soon[p], args.cache_rows, pace);
+        MatrixProduct(shape, args, items[index], lane.scratch, fetches).run();
+        index = next;
+    }
 }
 
-using MatrixFunction = void (*)(Operands, const uint8_t*, int64_t, const Ending*, float*, int64_t);
-
-// Pieces are as even as they come, so that the smallest has half of the rows of the largest, or about that.
-template <WeightType T, int R = kMatrixPiece>
-MatrixFunction matrix_function(int64_t rows) {
-    if constexpr (R < kMatrixPiece / 2)
-        return nullptr;
-    else
-        return rows == R ? matrix_pieces<T, R> : matrix_function<T, R - 1>(rows);
-}
-
-// `pieces` pieces of `rows` rows each.
-void matrix_product(int64_t rows, const Operands& in, const uint8_t* codes, int64_t pieces, const Ending* ending, float* out,
-                    int64_t stride) {
-    for_type(in.w->type, [&]<WeightType T>() {
-        if constexpr (!plain(T)) matrix_function<T>(rows)(in, codes, pieces, ending, out, stride);
-    });
-}
+}  // namespace
 
 #else
 
-void unpack(const Weight&, int64_t, uint8_t*) {}
-void matrix_product(int64_t, const Operands&, const uint8_t*, int64_t, const Ending*, float*, int64_t) {}
+namespace {
+
+bool takes_unit(std::span<const Weight>) { return false; }
+void matrix_linear(const Lane&, const LinearArgs&) {}
+
+}  // namespace
 
 #endif
 
-}  // namespace
 STOLON_END

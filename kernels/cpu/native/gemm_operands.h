@@ -33,18 +33,6 @@ constexpr int kCells = 4;
 constexpr bool kPipelined = false;
 #endif
 
-// From so many rows on, products with quantised weights go through the matrix unit, in pieces of up to kMatrixPiece rows.
-#if defined(STOLON_AMX)
-constexpr int64_t kMatrixRows = 9;
-#if defined(STOLON_SANITIZE)
-constexpr int64_t kMatrixPiece = 4;  // with the checks in it, the code for more takes minutes to compile
-#else
-constexpr int64_t kMatrixPiece = 16;
-#endif
-#else
-constexpr int64_t kMatrixRows = std::numeric_limits<int64_t>::max(), kMatrixPiece = kRows;
-#endif
-
 constexpr int64_t kRowParts = 1024;  // of a row of the cache
 
 // What a lane reads next, asked for meanwhile, `step` bytes with each group of inputs: left alone, the hardware stops

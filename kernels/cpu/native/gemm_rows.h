@@ -32,10 +32,7 @@ public:
     // `stride` blocks from row to row.
     Rows(const Q8Block* first, int64_t stride)
         : first_(reinterpret_cast<const std::byte*>(first)), row_bytes_(stride * int64_t(sizeof(Q8Block))) {}
-    STOLON_ALWAYS void next() { skip(sizeof(Q8Block)); }
-    STOLON_ALWAYS void skip(int64_t bytes) { first_ += bytes; }
-    const std::byte* first() const { return first_; }
-    int64_t row_bytes() const { return row_bytes_; }
+    STOLON_ALWAYS void next() { first_ += sizeof(Q8Block); }
 
     template <int r, int At>
     STOLON_ALWAYS int32_t word() const {
@@ -51,10 +48,10 @@ public:
     STOLON_ALWAYS void dot(I16& sums, B64 codes) const {
         sums = dot4<Bits>(sums, codes, word<r, At>());
     }
-    // sum + a times the power of two that the word is.
+    // a times the power of two that the word is.
     template <int r, int At>
-    STOLON_ALWAYS F16 add_raised(F16 sum, F16 a) const {
-        return f_add_raised(sum, a, i_set(word<r, At>()));
+    STOLON_ALWAYS F16 raised(F16 a) const {
+        return f_raised(a, i_set(word<r, At>()));
     }
 };
 
@@ -62,36 +59,32 @@ public:
 
 // More than three rows. A compiler loads each word by an instruction of its own, from an address that it keeps for each
 // row; six of them, and there are too few registers for the rest. So the instructions are written out: three rows are
-// counted from one address, and the load is part of the instruction. (The compiler does not know that they read: blocks
-// were written before this function was called, and nothing here writes them.)
+// counted from one address, three from another, and the load is part of the instruction. (The compiler does not know that
+// they read: blocks were written before this function was called, and nothing here writes them.)
 template <int R>
     requires(R > 3)
 class Rows<R> {
-    static constexpr int kAddresses = (R + 2) / 3;
-    const std::byte* at_[kAddresses];
+    static_assert(R <= 6);
+    const std::byte* low_;
+    const std::byte* high_;
     int64_t row_bytes_;
 
 #define STOLON_WITH_WORD(before, after, result, ...)                                                        \
     if constexpr (r % 3 == 0)                                                                               \
-        asm(before " %c[at](%[row])" after : result : [row] "r"(at_[r / 3]), [at] "i"(At), ##__VA_ARGS__); \
+        asm(before " %c[at](%[row])" after : result : [row] "r"(r < 3 ? low_ : high_), [at] "i"(At), ##__VA_ARGS__); \
     else                                                                                                    \
         asm(before " %c[at](%[row],%[step],%c[times])" after                                                \
             : result                                                                                        \
-            : [row] "r"(at_[r / 3]), [step] "r"(row_bytes_), [at] "i"(At), [times] "i"(r % 3), ##__VA_ARGS__)
+            : [row] "r"(r < 3 ? low_ : high_), [step] "r"(row_bytes_), [at] "i"(At), [times] "i"(r % 3), ##__VA_ARGS__)
 
 public:
     Rows(const Q8Block* first, int64_t stride)
-        : row_bytes_(stride * int64_t(sizeof(Q8Block))) {
-        unrolled<kAddresses>([&]<int I>() STOLON_ALWAYS {
-            at_[I] = reinterpret_cast<const std::byte*>(first + 3 * I * stride);
-        });
+        : low_(reinterpret_cast<const std::byte*>(first)), high_(reinterpret_cast<const std::byte*>(first + 3 * stride)),
+          row_bytes_(stride * int64_t(sizeof(Q8Block))) {}
+    STOLON_ALWAYS void next() {
+        low_ += sizeof(Q8Block);
+        high_ += sizeof(Q8Block);
     }
-    STOLON_ALWAYS void next() { skip(sizeof(Q8Block)); }
-    STOLON_ALWAYS void skip(int64_t bytes) {
-        unrolled<kAddresses>([&]<int I>() STOLON_ALWAYS { at_[I] += bytes; });
-    }
-    const std::byte* first() const { return at_[0]; }
-    int64_t row_bytes() const { return row_bytes_; }
 
     template <int r, int At>
     STOLON_ALWAYS int32_t word() const {
@@ -110,15 +103,10 @@ public:
         STOLON_WITH_WORD("vpdpbusd", "%{1to16%}, %[codes], %[sums]", [sums] "+v"(sums.v), [codes] "v"(codes.v));
     }
     template <int r, int At>
-    STOLON_ALWAYS F16 add_raised(F16 sum, F16 a) const {
-#if defined(STOLON_AMX)
-        STOLON_WITH_WORD("vfmadd231ps", "%{1to16%}, %[a], %[sum]", [sum] "+v"(sum.v), [a] "v"(a.v));
-        return sum;
-#else
+    STOLON_ALWAYS F16 raised(F16 a) const {
         F16 out;
         STOLON_WITH_WORD("vpaddd", "%{1to16%}, %[a], %[out]", [out] "=v"(out.v), [a] "v"(a.v));
-        return f_add(sum, out);
-#endif
+        return out;
     }
 #undef STOLON_WITH_WORD
 };
@@ -156,8 +144,8 @@ public:
 #endif
     }
     template <int r, int At>
-    STOLON_ALWAYS F16 add_raised(F16 sum, F16 a) const {
-        return f_add_raised(sum, a, i_set(word<r, At>()));
+    STOLON_ALWAYS F16 raised(F16 a) const {
+        return f_raised(a, i_set(word<r, At>()));
     }
 };
 

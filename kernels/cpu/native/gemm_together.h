@@ -5,7 +5,7 @@
 // which an addition to the exponent multiplies by, the products of a weight's scales with every level are had once for
 // many rows, in a *table*, and one multiplication is left.
 //
-// What an element goes through is the same as in gemm_runs.h.
+// What an element goes through is the same as in gemm_quantised.h.
 #pragma once
 
 #include "gemm_ending.h"
@@ -158,7 +158,8 @@ private:
             pair = b_load(scales + table_offset(rows_.template word<r, level>()));
         else
             pair = b_scaled(b_load(scales), rows_.template spread<r, level>());
-        cells[r][0] = rows_.template add_raised<r, power>(cells[r][0], f_int(i_pairs(sums[r], pair)));
+        const F16 product = rows_.template raised<r, power>(f_int(i_pairs(sums[r], pair)));
+        cells[r][0] = f_add(cells[r][0], product);
     }
 
     STOLON_ALWAYS void scale_all(const Sums& sums, const uint8_t* scales, Cells& cells) const {

@@ -12,6 +12,7 @@ void rotate(const Lane&, const RotateArgs&);
 void attention(const Lane&, const AttentionArgs&);
 void sample(const Lane&, const SampleArgs&);
 extern const int64_t together_rows;
+bool by_unit(std::span<const Weight>, std::span<const Weight>);
 
 STOLON_END
 
@@ -24,7 +25,7 @@ namespace stolon {
 
 const Kernels* STOLON_JOIN(kernels_, STOLON_ISA)() {
     namespace isa = STOLON_ISA;
-    static const Kernels table{STOLON_TEXT(STOLON_ISA), isa::together_rows, isa::prepare, isa::linear,
+    static const Kernels table{STOLON_TEXT(STOLON_ISA), isa::together_rows, isa::by_unit, isa::prepare, isa::linear,
                                isa::embed, isa::norm, isa::add, isa::rotate, isa::attention,
                                isa::sample};
     return &table;

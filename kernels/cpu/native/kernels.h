@@ -68,11 +68,8 @@ struct CacheRows {
 // that tables are for.
 inline constexpr size_t kTableScratch = size_t(320) << 10;
 
-// Codes of a group of 32 inputs and 16 columns, a byte each, as the matrix unit takes them.
-inline constexpr int64_t kGroupCodes = 512;
-
-// The scratch that a product with k inputs needs without tables: the codes of a tile, and of one more to gate it with.
-constexpr size_t linear_scratch_bytes(int64_t k) { return size_t(2 * kGroupCodes * ((k + kBlock - 1) / kBlock)); }
+// The scratch that a product with k inputs needs without tables: two panels of 16 columns in bfloat16 (matrix_panel.h).
+constexpr size_t linear_scratch_bytes(int64_t k) { return size_t(2 * kTile * k) * sizeof(bf16); }
 
 // out[row, n] = sum_k x[row, k] * w[n, k] (+ bias[n]) (+ residual[row, n]); with a gate:
 // act(x . w) * (x . up), where w and up have the same number of columns.
@@ -189,6 +186,8 @@ struct SampleArgs;
 struct Kernels {
     const char* name;
     int64_t together_rows;  // from so many on rows are to lie together, where `linear` takes that
+    // Whether `linear` takes activations as BF16 for these weights, whatever their types: where a matrix unit multiplies.
+    bool (*by_unit)(std::span<const Weight> weights, std::span<const Weight> up);
     void (*prepare)(const Lane&, const PrepareArgs&);
     void (*linear)(const Lane&, const LinearArgs&);
     void (*embed)(const Lane&, const EmbedArgs&);

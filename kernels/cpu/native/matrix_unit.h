@@ -42,11 +42,6 @@ template <int Tile>
 STOLON_ALWAYS inline void tile_store(void* at, int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(at), "r"(stride), "i"(Tile) : "memory");
 }
-// Sum[i][j] += the sum over k of a[i][k] * b[k / 4][4 j + k % 4], a of signed and b of unsigned bytes. Exact.
-template <int Sum, int A, int B>
-STOLON_ALWAYS inline void tile_dot_bytes() {
-    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
-}
 // Sum[i][j] += the sum over k of a[i][k] * b[k / 2][2 j + k % 2], in bfloat16: of even k and of odd k each in order, with fused
 // operations, then both together, then that with what was there. Subnormal numbers count as zero.
 template <int Sum, int A, int B>

@@ -71,7 +71,7 @@ const Schedule& Program::schedule(int64_t rows, int64_t outputs) {
     const std::pair key{many ? kManyRows : std::min(rows, kFewRows + 1), std::min(outputs, kFewRows + 1)};
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
-    return schedules_.emplace(key, make_schedule(ops_, buffers_, handed_out_, key.first, key.second, lanes))
+    return schedules_.emplace(key, make_schedule(kernels_, ops_, buffers_, handed_out_, key.first, key.second, lanes))
         .first->second;
 }
 

@@ -52,7 +52,7 @@ Activations activations(const Places& places, const Stage& stage, Range range, R
     a.f32_stride = k;
     if (stage.half >= 0) {
         const int64_t from = places.place(stage.half, range.begin);
-        a.half_stride = round_up(k, 32);
+        a.half_stride = half_floats(k);
         a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
     }
     if (stage.q8 >= 0) {

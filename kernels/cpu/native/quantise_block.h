@@ -8,7 +8,6 @@
 #include "isa.h"
 #include "kernels.h"
 #include "simd.h"
-#include "tile.h"
 
 STOLON_BEGIN
 
@@ -27,10 +26,10 @@ constexpr float kTiny = 1e-17f, kHuge = 1e9f;
 // From one scale to the next, as bits.
 constexpr uint32_t kScaleStep = 1u << (23 - kScaleBits);
 
-constexpr int32_t kExponent = 0x7f800000, kPowerOffset = ((126 - kPowerBias) << 23) - kPowerOne;
+constexpr int32_t kExponent = 0x7f800000, kPowerOffset = (126 - kPowerBias) << 23;
 
 // A scale is level / 2^15 * 2^(power - kPowerBias): the level, twice in 32 bits as 16-bit products take it, and the power
-// where a float has its exponent, plus kPowerOne. A scale that is not a number has a power that makes zero one that is none.
+// where a float has its exponent. A scale that is not a number has a power that makes zero one that is none.
 inline int32_t power_of(float scale) {
     if (scale == 0.0f) return 0;
     return scale != scale ? 0x7fc00000 : int32_t(bits_of(scale) & kExponent) - kPowerOffset;

@@ -27,9 +27,9 @@ bool takes_tables(const Op& op) {
 
 class Maker {
    public:
-    Maker(const std::vector<Op>& ops, const std::vector<Buffer>& buffers, const std::vector<int>& handed_out,
-          int64_t rows, int64_t outputs, int lanes)
-        : ops_(ops), buffers_(buffers), handed_out_(handed_out), rows_(rows), outputs_(outputs), lanes_(lanes) {
+    Maker(const Kernels& kernels, const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
+          const std::vector<int>& handed_out, int64_t rows, int64_t outputs, int lanes)
+        : kernels_(kernels), ops_(ops), buffers_(buffers), handed_out_(handed_out), rows_(rows), outputs_(outputs), lanes_(lanes) {
         region_of_.resize(buffers.size(), -1);
         q8_of_.resize(buffers.size(), -1);
         half_of_.resize(buffers.size(), -1);
@@ -49,7 +49,7 @@ class Maker {
         // A barrier within a run of blocks would part what a lane must do in one go.
         for (size_t i = 1; made_.blocks && i < made_.stages.size(); ++i) {
             if (!made_.stages[i].barrier || run_of_[i] < 0 || run_of_[i] != run_of_[i - 1]) continue;
-            return Maker(ops_, buffers_, handed_out_, kFewRows + 1, outputs_, lanes_).make();
+            return Maker(kernels_, ops_, buffers_, handed_out_, kFewRows + 1, outputs_, lanes_).make();
         }
         return std::move(made_);
     }
@@ -143,9 +143,10 @@ class Maker {
     // The forms of x that the weights take and that aren't there yet.
     void prepare(const Op& op, int index) {
         const Buffer& x = buffers_[size_t(op.x)];
+        const bool unit = kernels_.by_unit(op.weights, op.up);
         for (const std::vector<Weight>* weights : {&op.weights, &op.up}) {
             for (const Weight& weight : *weights) {
-                const ActivationType type = activation_of(weight.type);
+                const ActivationType type = unit ? ActivationType::BF16 : activation_of(weight.type);
                 if (type == ActivationType::F32) continue;
                 int& form = (type == ActivationType::Q8 ? q8_of_ : half_of_)[size_t(op.x)];
                 if (form >= 0) continue;
@@ -159,7 +160,7 @@ class Maker {
                 stage.x = region_of_[size_t(op.x)];
                 stage.width = x.width;
                 form = rows_region(x.by_output, stage.split,
-                                   type == ActivationType::Q8 ? q8_blocks(x.width) * int64_t(sizeof(Q8Block)) : round_up(x.width, 32) * 2);
+                                   type == ActivationType::Q8 ? q8_blocks(x.width) * int64_t(sizeof(Q8Block)) : half_floats(x.width) * int64_t(sizeof(bf16)));
                 (type == ActivationType::Q8 ? stage.q8 : stage.half) = form;
                 made_.stages.push_back(stage);
             }
@@ -199,6 +200,7 @@ class Maker {
         made_.blocks = true;
     }
 
+    const Kernels& kernels_;
     const std::vector<Op>& ops_;
     const std::vector<Buffer>& buffers_;
     const std::vector<int>& handed_out_;
@@ -219,9 +221,9 @@ int64_t many_rows(const std::vector<Op>& ops, bool tables, int lanes) {
     return (tables ? 2 : 1) * kBlockRows * lanes;
 }
 
-Schedule make_schedule(const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
+Schedule make_schedule(const Kernels& kernels, const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
                        const std::vector<int>& handed_out, int64_t rows, int64_t outputs, int lanes) {
-    return Maker(ops, buffers, handed_out, rows, outputs, lanes).make();
+    return Maker(kernels, ops, buffers, handed_out, rows, outputs, lanes).make();
 }
 
 }  // namespace stolon

@@ -122,7 +122,7 @@ int64_t many_rows(const std::vector<Op>& ops, bool tables, int lanes);
 
 // `rows`: in [0, kFewRows], kFewRows + 1 for more, or kManyRows. `outputs`: in [0, kFewRows], or
 // kFewRows + 1 for more. `handed_out`: buffers, in order.
-Schedule make_schedule(const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
+Schedule make_schedule(const Kernels& kernels, const std::vector<Op>& ops, const std::vector<Buffer>& buffers,
                        const std::vector<int>& handed_out, int64_t rows, int64_t outputs, int lanes);
 
 }  // namespace stolon

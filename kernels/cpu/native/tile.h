@@ -40,12 +40,10 @@ inline F16 f_u8(const void* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32
 inline F16 f_i8(const void* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
 inline F16 f_int(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline I16 i_set(int32_t x) { return {_mm512_set1_epi32(x)}; }
-inline I16 i_load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline I16 i_add(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 template <int Power>  // of two
 inline I16 i_times(I16 a) { return {_mm512_slli_epi32(a.v, std::countr_zero(unsigned(Power)))}; }
 inline B64 b_load(const void* p) { return {_mm512_loadu_si512(p)}; }
-inline void b_store(void* p, B64 a) { _mm512_storeu_si512(p, a.v); }
 inline B64 b_low(B64 a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 inline B64 b_high(B64 a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
 // a | (b, every byte shifted left by Shift (right if it is negative), & Mask)
@@ -67,20 +65,10 @@ inline I16 i_pairs(I16 a, B64 b) { return {_mm512_madd_epi16(a.v, b.v)}; }
 // Signed halves of a times those of `level`, over 2^15, rounded.
 inline B64 b_scaled(B64 a, I16 level) { return {_mm512_mulhrs_epi16(a.v, level.v)}; }
 inline F16 f_bits(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
-// sum + a times a power of two.
-//
-// Where multiplications are what the ports are short of (Zen 4), the power is given by what it adds to the exponent: zero becomes
-// a power of two itself, beside which a sum is never small. Processors with AMX add on the same ports as they multiply:
-// there it is a float (kPowerOne).
-#if defined(STOLON_AMX)
-constexpr int32_t kPowerOne = 127 << 23;  // the power that changes nothing
-inline F16 f_add_raised(F16 sum, F16 a, I16 power) { return f_fma(a, f_bits(power), sum); }
-#else
-constexpr int32_t kPowerOne = 0;
-inline F16 f_add_raised(F16 sum, F16 a, I16 power) {
-    return f_add(sum, {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), power.v))});
+// a times a power of two that is given by what it adds to the exponent. Zero becomes a power of two itself.
+inline F16 f_raised(F16 a, I16 power) {
+    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), power.v))};
 }
-#endif
 // Powers of two, from the exponents that float32 has.
 inline F16 f_powers(const uint8_t* exponents) {
     const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)exponents));
@@ -174,10 +162,9 @@ inline B64 b_scaled(B64 a, I16 level) {
     return {{_mm256_mulhrs_epi16(a.v[0], level.v[0]), _mm256_mulhrs_epi16(a.v[1], level.v[1])}};
 }
 inline F16 f_bits(I16 a) { return {{_mm256_castsi256_ps(a.v[0]), _mm256_castsi256_ps(a.v[1])}}; }
-constexpr int32_t kPowerOne = 0;
-inline F16 f_add_raised(F16 sum, F16 a, I16 power) {
-    return f_add(sum, {{_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v[0]), power.v[0])),
-                        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v[1]), power.v[1]))}});
+inline F16 f_raised(F16 a, I16 power) {
+    return {{_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v[0]), power.v[0])),
+             _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a.v[1]), power.v[1]))}};
 }
 inline F16 f_powers(const uint8_t* exponents) {
     const __m128i e = _mm_loadu_si128((const __m128i*)exponents);
@@ -286,12 +273,11 @@ inline B64 b_scaled(B64 a, I16 level) {
     return a;
 }
 inline F16 f_bits(I16 a) { STOLON_EACH16(F16, float_from_bits(uint32_t(a.v[i]))); }
-constexpr int32_t kPowerOne = 0;
-inline F16 f_add_raised(F16 sum, F16 a, I16 power) {
+inline F16 f_raised(F16 a, I16 power) {
     I16 bits;
     std::memcpy(bits.v, a.v, 64);
     for (int i = 0; i < 16; ++i) bits.v[i] = int32_t(uint32_t(bits.v[i]) + uint32_t(power.v[i]));
-    return f_add(sum, f_bits(bits));
+    return f_bits(bits);
 }
 inline F16 f_powers(const uint8_t* exponents) {
     STOLON_EACH16(F16, float_from_bits(uint32_t(exponents[i]) << 23));
