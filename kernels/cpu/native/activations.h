@@ -11,7 +11,7 @@ using bf16 = uint16_t;  // bit pattern
 inline constexpr int kBlock = 32;  // inputs that share an activation scale
 
 // What the weights are multiplied with.
-enum class ActivationType : int { F32, BF16, Q8 };
+enum class ActivationType : int { F32, BF16, Q8, Tiles };
 
 // A block of 32 activations in 8 bits, and what products with it take: one line of the cache.
 //
@@ -53,6 +53,8 @@ public:
     int64_t larger() const { return larger_; }  // how many there are
 };
 
+inline constexpr int64_t kTiledRows = 16;
+
 // What products with a weight whose scales are pairs (pack.h) take of a block.
 struct alignas(16) PairBlock {
     int8_t values[kBlock];
@@ -66,14 +68,17 @@ struct Activations {
     const float* f32;       // [rows, k]: always given
     int64_t f32_stride;     // floats from row to row
     bf16* half;             // BF16: [rows, k_padded], zero beyond k
-    int64_t half_stride;    // numbers from row to row: half_floats(k)
+    int64_t half_stride;    // k rounded up to a multiple of 32
     Q8Block* q8;            // Q8: [rows, k / 32]
     int64_t q8_stride;      // blocks from row to row: q8_blocks(k)
     // Rows may lie together instead, in pieces: those of a piece have a block each for the first group of inputs, then for
     // the second, and so on. So they are read as one stream (gemm_together.h).
     PairBlock* pairs;       // of all rows
     int64_t together;       // how many rows these are, or 0: they are at `q8`
-    int64_t first;          // which of them is the first one here
+    int64_t first;          // which of them, or of those at `tiles`, is the first one here
+    // Tiles, as a matrix unit takes them: bfloat16 [rows / 16][k / 32][16][32], with fewer rows in the last of them.
+    bf16* tiles;            // of all rows
+    int64_t tiled;          // how many rows these are
 
     // The blocks of a row of them.
     struct Row {
@@ -85,10 +90,19 @@ struct Activations {
         const int64_t piece = pieces.of(first + row), lead = pieces.begin(piece);
         return {pairs + lead * (k / kBlock) + (first + row - lead), pieces.rows(piece)};
     }
+
+    // The numbers of a row in its tiles.
+    struct Tiled {
+        bf16* begin;
+        int64_t step;  // numbers from one group of inputs to the next
+    };
+    Tiled tiled_at(int64_t row) const {
+        const int64_t at = first + row, lead = at / kTiledRows * kTiledRows;
+        return {tiles + lead * k + (at - lead) * kBlock, std::min(kTiledRows, tiled - lead) * kBlock};
+    }
 };
 
-// Odd numbers of lines: rows that are read together don't crowd into a few sets of a cache.
+// An odd number: rows that are read together don't crowd into a few sets of a cache.
 inline int64_t q8_blocks(int64_t k) { return k / kBlock | 1; }
-inline int64_t half_floats(int64_t k) { return ((k + kBlock - 1) / kBlock | 1) * kBlock; }
 
 }  // namespace stolon

@@ -17,18 +17,17 @@ STOLON_BEGIN
 
 namespace {
 
-constexpr int kUnitRows = 16, kBlockOfRows = 2 * kUnitRows;
+constexpr int kUnitRows = kTiledRows, kBlockOfRows = 2 * kUnitRows;
 constexpr int kPanels = 2;  // at once: of neighbouring columns, or a gate's and what it gates
 
 // Whether the panels of a weight are its own memory.
 constexpr bool is_panel(const Weight& w) { return w.type == WeightType::BF16; }
 
-// Rows [0, rows) of a block, by panels.
+// Up to 32 rows, two tiles of them one below the other, by panels.
 class Block {
     static constexpr int kSums = 0, kRows = 4, kPanel = 6;  // numbers of tiles: [half of the rows][panel], [half], [panel]
 
-    const bf16* a_ = nullptr;
-    int64_t stride_ = 0;  // numbers from row to row
+    Activations::Tiled halves_[2];
 
 public:
     static constexpr TileShapes shapes(int rows) {
@@ -42,16 +41,15 @@ public:
         return of;
     }
 
-    Block(const bf16* a, int64_t stride) : a_(a), stride_(stride) {}
+    // From `row` on, where a tile begins.
+    Block(const Activations& x, int64_t row) : halves_{x.tiled_at(row), x.tiled_at(row)} {
+        if (x.first + row + kUnitRows < x.tiled) halves_[1] = x.tiled_at(row + kUnitRows);
+    }
 
     // Add group g of the inputs to the sums of all halves and panels from P to P + Count.
     template <int Halves, int P, int Count>
     STOLON_ALWAYS void add(int64_t g, const bf16* const (&panels)[kPanels]) const {
-        const auto load_rows = [&]<int H>() STOLON_ALWAYS {
-            tile_load<kRows + H>(a_ + H * kUnitRows * stride_ + g * kBlock, stride_ * int64_t(sizeof(bf16)));
-        };
-        load_rows.template operator()<0>();
-        if constexpr (Halves == 2) load_rows.template operator()<1>();
+        unrolled<Halves>([&]<int H>() STOLON_ALWAYS { tile_load<kRows + H>(halves_[H].begin + g * halves_[H].step, 64); });
         unrolled<Count>([&]<int I>() STOLON_ALWAYS {
             tile_load<kPanel + P + I>(panels[P + I] + g * kGroupPanel, 64);
             tile_dot_bf16<kSums + P + I, kRows, kPanel + P + I>();
@@ -59,10 +57,10 @@ public:
         });
     }
 
-    // Ask for what `add` will load of the rows for group g.
-    template <int Halves>
+    // Ask for what `add` will load of whole tiles of rows for group g.
     STOLON_ALWAYS void ask(int64_t g) const {
-        for (int r = 0; r < Halves * kUnitRows; ++r) __builtin_prefetch(a_ + r * stride_ + g * kBlock);
+        for (const Activations::Tiled& half : halves_)
+            for (int r = 0; r < kUnitRows; ++r) __builtin_prefetch(half.begin + g * half.step + r * kBlock);
     }
 
     template <int Halves, int Count>
@@ -109,13 +107,14 @@ class MatrixProduct {
     const int64_t groups_;
     const int64_t valid_;  // columns of the item that are not padding
     const bool gated_;
+    const int64_t lead_;  // rows before the first in its tile
     alignas(64) float cells_[kPanels][kBlockOfRows][kTile];
 
 public:
     MatrixProduct(Shape& shape, const LinearArgs& args, const Item& item, std::byte* scratch, Fetch* fetches)
         : shape_(shape), args_(args), item_(item), fetches_(fetches), groups_(args.x->k / kBlock),
           valid_(std::min<int64_t>(item.tiles * kTile, args.weights[item.weight].columns - item.tile * kTile)),
-          gated_(args.gate != Gate::None) {
+          gated_(args.gate != Gate::None), lead_(args.x->first % kUnitRows) {
         count_ = gated_ ? 2 : item.tiles;
         for (int p = 0; p < kPanels; ++p) {
             weights_[p] = gated_ && p == 1 ? &args.up[item.weight] : &args.weights[item.weight];
@@ -128,18 +127,18 @@ public:
     }
 
     void run() {
-        // What is left over of whole blocks comes first, while the panels are made.
-        const int64_t rows = args_.x->rows;
-        const int first = int((rows - 1) % kBlockOfRows) + 1;
-        shape_.of(first);
+        // Blocks begin where tiles of rows do. What is left over of whole ones comes first, while the panels are made.
+        const int64_t rows = lead_ + args_.x->rows, last = (rows - 1) / kBlockOfRows * kBlockOfRows;
+        const int rest = int(rows - last);
+        shape_.of(rest);
         const auto with_count = [&]<int Count>() {
-            if (first > kUnitRows)
-                begin<2, Count>(first);
+            if (rest > kUnitRows)
+                begin<2, Count>(last, rest);
             else
-                begin<1, Count>(first);
-            if (first == rows) return;
+                begin<1, Count>(last, rest);
+            if (!last) return;
             shape_.of(kBlockOfRows);
-            for (int64_t row = first; row < rows; row += kBlockOfRows) multiply<Count>(row);
+            for (int64_t row = 0; row < last; row += kBlockOfRows) multiply<Count>(row);
         };
         if (count_ == 2)
             with_count.template operator()<2>();
@@ -148,30 +147,29 @@ public:
     }
 
 private:
-    Block block(int64_t row) const {
-        return {args_.x->half + row * args_.x->half_stride, args_.x->half_stride};
-    }
+    // Rows are counted from where the tile begins that the first one lies in.
+    Block block(int64_t row) const { return {*args_.x, row - lead_}; }
 
     template <int Halves, int Count>
-    void begin(int rows) {
+    void begin(int64_t row, int rows) {
+        const Block these = block(row);
         Block::clear<Halves, Count>();
         unrolled<Count>([&]<int P>() {
             for_type(weights_[P]->type, [&]<WeightType T>() {
                 if constexpr (!plain(T))
-                    make_and_multiply<T, Halves, P>();
+                    make_and_multiply<T, Halves, P>(these);
                 else
-                    for (int64_t g = 0; g < groups_; ++g, fetches_[P].some()) block(0).add<Halves, P, 1>(g, panels_);
+                    for (int64_t g = 0; g < groups_; ++g, fetches_[P].some()) these.add<Halves, P, 1>(g, panels_);
             });
         });
-        put<Halves, Count>(0, rows);
+        put<Halves, Count>(row, rows);
     }
 
     // A group is multiplied a little after it was made: what was just stored can't be loaded yet.
     template <WeightType T, int Halves, int P>
-    void make_and_multiply() {
+    void make_and_multiply(const Block& rows) {
         constexpr int64_t kBehind = 2;
         const PanelMaker<T> maker(*weights_[P], tiles_[P]);
-        const Block rows = block(0);
         Fetch fetch = fetches_[P];
         for (int64_t g = 0; g < groups_; ++g) {
             fetch.some();
@@ -189,33 +187,34 @@ private:
         const Block rows = block(row);
         Block::clear<2, Count>();
         for (int64_t g = 0; g < groups_; ++g) {
-            rows.ask<2>(g + 2);
+            rows.ask(g + 2);
             rows.add<2, 0, Count>(g, panels_);
         }
         put<2, Count>(row, kBlockOfRows);
     }
 
-    // The sums of a block to where they go.
+    // The sums of a block to where they go, but for rows that are none of this call's.
     template <int Halves, int Count>
     void put(int64_t row, int rows) {
+        const int64_t skipped = std::max<int64_t>(0, lead_ - row), count = rows - skipped;
+        row += skipped - lead_;
         const int64_t stride = args_.out_stride, first = row * stride + item_.column;
-        const Ending ending{row, item_.tile, args_.gate, gated_ ? cells_[0][0] : nullptr, kTile,
-                            args_.bias ? args_.bias + item_.column : nullptr, args_.softcap,
-                            args_.residual ? args_.residual + first : nullptr, stride};
-        if (ending.nothing() && valid_ == item_.tiles * kTile)
-            return Block::store<Halves, Count>({args_.out + first, args_.out + first + kTile}, stride);
+        Ending ending{row, item_.tile, args_.gate, gated_ ? cells_[0][skipped] : nullptr, kTile,
+                      args_.bias ? args_.bias + item_.column : nullptr, args_.softcap,
+                      args_.residual ? args_.residual + first : nullptr, stride};
+        float* to = args_.out + first;
+        if (ending.nothing() && valid_ == item_.tiles * kTile && !skipped)
+            return Block::store<Halves, Count>({to, to + kTile}, stride);
         Block::store<Halves, Count>({cells_[0][0], cells_[1][0]}, kTile);
-        for (int tile = 0; tile < item_.tiles; ++tile) {
-            const float* const cells = cells_[gated_ ? 1 : tile][0];
-            float* const to = args_.out + first + tile * kTile;
+        for (int tile = 0; tile < item_.tiles; ++tile, to += kTile) {
+            const float* const cells = cells_[gated_ ? 1 : tile][skipped];
             const int64_t valid = std::min<int64_t>(kTile, valid_ - tile * kTile);
-            Ending own = ending;
-            if (own.bias) own.bias += tile * kTile;
-            if (own.residual) own.residual += tile * kTile;
             if (valid < kTile)
-                finish_padded(own, cells, rows, kTile, valid, to, stride);
+                finish_padded(ending, cells, count, kTile, valid, to, stride);
             else
-                finish(own, cells, rows, to, stride);
+                finish(ending, cells, count, to, stride);
+            if (ending.bias) ending.bias += kTile;
+            if (ending.residual) ending.residual += kTile;
         }
     }
 };

@@ -186,7 +186,7 @@ struct SampleArgs;
 struct Kernels {
     const char* name;
     int64_t together_rows;  // from so many on rows are to lie together, where `linear` takes that
-    // Whether `linear` takes activations as BF16 for these weights, whatever their types: where a matrix unit multiplies.
+    // Whether `linear` takes activations as Tiles for these weights, whatever their types: where a matrix unit multiplies.
     bool (*by_unit)(std::span<const Weight> weights, std::span<const Weight> up);
     void (*prepare)(const Lane&, const PrepareArgs&);
     void (*linear)(const Lane&, const LinearArgs&);

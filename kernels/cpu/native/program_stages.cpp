@@ -52,8 +52,13 @@ Activations activations(const Places& places, const Stage& stage, Range range, R
     a.f32_stride = k;
     if (stage.half >= 0) {
         const int64_t from = places.place(stage.half, range.begin);
-        a.half_stride = half_floats(k);
+        a.half_stride = round_up(k, 32);
         a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
+    }
+    if (stage.tiles >= 0) {
+        a.tiles = reinterpret_cast<bf16*>(places.bytes(stage.tiles)) + places.place(stage.tiles, all.begin) * k;
+        a.tiled = all.size();
+        a.first = range.begin - all.begin;
     }
     if (stage.q8 >= 0) {
         const auto blocks_of = [&](int64_t row) {
@@ -74,8 +79,8 @@ Activations activations(const Places& places, const Stage& stage, Range range, R
 
 // The output rows of the short lists: tile by tile what is wanted, through the kernel that computes whole
 // rows, so that the bits are the same. `args` are those of the whole rows.
-void short_rows(const Kernels& kernels, const Lane& alone, const Places& places, const Stage& stage, LinearArgs args,
-                const std::vector<RowTile>& tiles, Counter& counter) {
+void short_rows(const Kernels& kernels, const Lane& alone, const Places& places, const Stage& stage, Range all,
+                LinearArgs args, const std::vector<RowTile>& tiles, Counter& counter) {
     const Weight& whole = args.weights[0];
     const auto part = [&](int64_t index) { return whole.from_tile(tiles[size_t(index)].tile, kTile); };
     const int64_t count = int64_t(tiles.size());
@@ -85,7 +90,7 @@ void short_rows(const Kernels& kernels, const Lane& alone, const Places& places,
         const Weight weight = part(index), following = part(std::min(next, count - 1));
         const RowTile& at = tiles[size_t(index)];
         const Range rows{at.row, at.row + at.rows};
-        const Activations x = activations(places, stage, rows, rows, kernels.together_rows);
+        const Activations x = activations(places, stage, rows, all, kernels.together_rows);
         Counter only{0};
         args.x = &x;
         args.weights = {&weight, 1};
@@ -181,7 +186,7 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
             }
             args.counter = &counter_[size_t(op.counter)].value;
             if (op.short_counter >= 0 && step.lists) {
-                short_rows(kernels_, alone, places, stage, args, step_.tiles(), counter_[size_t(op.short_counter)].value);
+                short_rows(kernels_, alone, places, stage, {begin, end}, args, step_.tiles(), counter_[size_t(op.short_counter)].value);
                 whole.rows -= step.lists;
                 if (!whole.rows) break;
             }

@@ -49,6 +49,15 @@ void prepare_bf16(const Lane& lane, const Activations& a) {
     }
 }
 
+void prepare_tiles(const Lane& lane, const Activations& a) {
+    const Range mine = part(lane, a.rows);
+    for (int64_t row = mine.begin; row < mine.end; ++row) {
+        auto [to, step] = a.tiled_at(row);
+        const float* x = a.f32 + row * a.f32_stride;
+        for (int64_t k = 0; k < a.k; k += kBlock, to += step) to_bf16(x + k, kBlock, to);
+    }
+}
+
 // 1 / sqrt(mean(x^2) + eps). Four partial sums of W elements each, then the rest one by one.
 inline float inverse_rms(const float* x, int64_t width, float eps) {
     vf s0 = vset(0.0f), s1 = s0, s2 = s0, s3 = s0;
@@ -104,6 +113,7 @@ void prepare(const Lane& lane, const PrepareArgs& args) {
         case ActivationType::F32: break;
         case ActivationType::BF16: prepare_bf16(lane, *args.a); break;
         case ActivationType::Q8: prepare_q8(lane, *args.a); break;
+        case ActivationType::Tiles: prepare_tiles(lane, *args.a); break;
     }
 }
 

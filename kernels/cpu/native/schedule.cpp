@@ -33,6 +33,7 @@ class Maker {
         region_of_.resize(buffers.size(), -1);
         q8_of_.resize(buffers.size(), -1);
         half_of_.resize(buffers.size(), -1);
+        tiles_of_.resize(buffers.size(), -1);
         together_.resize(buffers.size(), true);
         for (const Op& op : ops_)
             if (op.kind == OpKind::Linear && !takes_tables(op)) together_[size_t(op.x)] = false;
@@ -123,6 +124,7 @@ class Maker {
                 stage.split = Split::Kernel;
                 stage.q8 = q8_of_[size_t(op.x)];
                 stage.half = half_of_[size_t(op.x)];
+                stage.tiles = tiles_of_[size_t(op.x)];
                 stage.together = together_[size_t(op.x)];
                 break;
             case OpKind::Attend: {
@@ -140,17 +142,30 @@ class Maker {
         made_.stages.push_back(stage);
     }
 
+    struct Form {
+        std::vector<int>* known;  // regions that have it, of each buffer
+        int* region;              // of the stage
+        int64_t bytes;            // a row
+    };
+    Form form_of(Stage& stage, ActivationType type, int64_t width) {
+        const int64_t halves = round_up(width, 32) * int64_t(sizeof(bf16));
+        if (type == ActivationType::Q8) return {&q8_of_, &stage.q8, q8_blocks(width) * int64_t(sizeof(Q8Block))};
+        if (type == ActivationType::Tiles) return {&tiles_of_, &stage.tiles, halves};
+        return {&half_of_, &stage.half, halves};
+    }
+
     // The forms of x that the weights take and that aren't there yet.
     void prepare(const Op& op, int index) {
         const Buffer& x = buffers_[size_t(op.x)];
         const bool unit = kernels_.by_unit(op.weights, op.up);
         for (const std::vector<Weight>* weights : {&op.weights, &op.up}) {
             for (const Weight& weight : *weights) {
-                const ActivationType type = unit ? ActivationType::BF16 : activation_of(weight.type);
+                const ActivationType type = unit ? ActivationType::Tiles : activation_of(weight.type);
                 if (type == ActivationType::F32) continue;
-                int& form = (type == ActivationType::Q8 ? q8_of_ : half_of_)[size_t(op.x)];
-                if (form >= 0) continue;
                 Stage stage{};
+                const auto [known, region, bytes] = form_of(stage, type, x.width);
+                int& form = (*known)[size_t(op.x)];
+                if (form >= 0) continue;
                 stage.kind = StageKind::Prepare;
                 stage.op = index;
                 stage.type = type;
@@ -159,9 +174,7 @@ class Maker {
                 stage.split = row_split(x.by_output, x.width, Space::Rows);
                 stage.x = region_of_[size_t(op.x)];
                 stage.width = x.width;
-                form = rows_region(x.by_output, stage.split,
-                                   type == ActivationType::Q8 ? q8_blocks(x.width) * int64_t(sizeof(Q8Block)) : half_floats(x.width) * int64_t(sizeof(bf16)));
-                (type == ActivationType::Q8 ? stage.q8 : stage.half) = form;
+                *region = form = rows_region(x.by_output, stage.split, bytes);
                 made_.stages.push_back(stage);
             }
         }
@@ -207,7 +220,7 @@ class Maker {
     const int64_t rows_, outputs_;
     const int lanes_;
     Schedule made_;
-    std::vector<int> region_of_, q8_of_, half_of_;
+    std::vector<int> region_of_, q8_of_, half_of_, tiles_of_;
     std::vector<char> together_;  // of each buffer: whether all linears that read it take tables
     std::vector<int> run_of_;  // of each stage: its run of blocks, or -1
 };

@@ -96,7 +96,7 @@ struct Stage {
     ActivationType type = ActivationType::F32;  // of prepare
     int op = -1;
     int x = -1, y = -1, out = -1;  // regions
-    int q8 = -1, half = -1;        // regions: prepared forms of x
+    int q8 = -1, half = -1, tiles = -1;  // regions: prepared forms of x
     bool together = false;         // all that takes q8 takes rows that lie together (activations.h)
     int queries = -1;              // region: of rotate and attention
     int64_t width = 0;             // of x

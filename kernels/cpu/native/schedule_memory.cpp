@@ -45,6 +45,7 @@ std::vector<Access> accesses(const Stage& stage) {
     add(stage.out, true);
     add(stage.q8, stage.kind == StageKind::Prepare);
     add(stage.half, stage.kind == StageKind::Prepare);
+    add(stage.tiles, stage.kind == StageKind::Prepare);
     add(stage.queries, stage.kind == StageKind::Rotate);
     return all;
 }
