@@ -12,60 +12,47 @@ STOLON_BEGIN
 
 namespace {
 
-constexpr int kUnitInputs = 32;  // bf16 that a row of a tile holds
-
-// Products of up to 16 rows of `a` with tiles of 16 columns of b.
+// Products of up to 32 rows of `a` with tiles of 16 columns of b.
 class UnitProducts {
-    static constexpr int kColumnTiles = 4;                            // sums are tiles 0 to 3
-    static constexpr int kA = 4, kB = 5, kRestOfA = 6, kRestOfB = 7;  // the rest: of inputs that are not 32
-    TileShapes shapes_;
+    UnitTiles unit_;
 
-    template <int A, int B, int N>
-    STOLON_ALWAYS static void step(const bf16* a, int64_t a_stride, const uint32_t* b, int64_t b_stride) {
-        tile_load<A>(a, a_stride * int64_t(sizeof(bf16)));
-        unrolled<N>([&]<int C>() STOLON_ALWAYS {
-            tile_load<B>(b + C * W, b_stride * int64_t(sizeof(uint32_t)));
-            tile_dot_bf16<C, A, B>();
-        });
-    }
-
-    template <int N>
+    template <int Halves, int Columns>
     static void compute(int inputs, const bf16* a, int64_t a_stride, const uint32_t* b, int64_t b_stride, float* out,
                         int64_t out_stride) {
-        unrolled<N>([&]<int C>() STOLON_ALWAYS { tile_zero<C>(); });
-        int at = 0;
-        for (; at + kUnitInputs <= inputs; at += kUnitInputs)
-            step<kA, kB, N>(a + at, a_stride, b + at / 2 * b_stride, b_stride);
-        if (at < inputs) step<kRestOfA, kRestOfB, N>(a + at, a_stride, b + at / 2 * b_stride, b_stride);
-        unrolled<N>([&]<int C>() STOLON_ALWAYS { tile_store<C>(out + C * W, out_stride * int64_t(sizeof(float))); });
+        UnitTiles::clear<Halves, Columns>();
+        for (int at = 0; at < inputs; at += kUnitInputs) {
+            unrolled<Halves>([&]<int H>() STOLON_ALWAYS {
+                UnitTiles::load_half<H>(a + H * kUnitRows * a_stride + at, a_stride * int64_t(sizeof(bf16)));
+            });
+            unrolled<Columns>([&]<int C>() STOLON_ALWAYS {
+                UnitTiles::load_columns<C>(b + at / 2 * b_stride + C * W, b_stride * int64_t(sizeof(uint32_t)));
+                unrolled<Halves>([&]<int H>() STOLON_ALWAYS { UnitTiles::multiply<H, C>(); });
+            });
+        }
+        UnitTiles::store<Halves, Columns>({out, out + W}, out_stride);
+    }
+
+    template <int Halves>
+    static void all(int tiles, int inputs, const bf16* a, int64_t a_stride, const uint32_t* b, int64_t b_stride, float* out,
+                    int64_t out_stride) {
+        for (; tiles >= 2; tiles -= 2, b += 2 * W, out += 2 * W)
+            compute<Halves, 2>(inputs, a, a_stride, b, b_stride, out, out_stride);
+        if (tiles) compute<Halves, 1>(inputs, a, a_stride, b, b_stride, out, out_stride);
     }
 
 public:
-    // Of `rows` rows, with any multiple of 32 inputs, or with `inputs`.
-    UnitProducts(int rows, int inputs) {
-        for (int c = 0; c < kColumnTiles; ++c) shapes_.set(c, rows, 64);
-        shapes_.set(kA, rows, 64);
-        shapes_.set(kB, kUnitInputs / 2, 64);
-        const int rest = inputs % kUnitInputs;
-        shapes_.set(kRestOfA, rest ? rows : 0, 2 * rest);
-        shapes_.set(kRestOfB, rest / 2, rest ? 64 : 0);
-    }
-
-    void begin() const { use_tiles(shapes_); }
-    void end() const { release_tiles(); }
-
-    // out[rows][16 * tiles] = a[rows][inputs] times b[inputs / 2][columns][2]. Strides in elements, of b in pairs.
-    void operator()(int tiles, int inputs, const bf16* a, int64_t a_stride, const uint32_t* b, int64_t b_stride, float* out,
-                    int64_t out_stride) const {
-        switch (tiles) {
-            case 1: return compute<1>(inputs, a, a_stride, b, b_stride, out, out_stride);
-            case 2: return compute<2>(inputs, a, a_stride, b, b_stride, out, out_stride);
-            case 3: return compute<3>(inputs, a, a_stride, b, b_stride, out, out_stride);
-            default: return compute<kColumnTiles>(inputs, a, a_stride, b, b_stride, out, out_stride);
-        }
+    // out[rows][16 * tiles] = a[rows][inputs] times b[inputs / 2][columns][2]; inputs come in multiples of 32. Strides in
+    // elements, of b in pairs.
+    void operator()(int rows, int tiles, int inputs, const bf16* a, int64_t a_stride, const uint32_t* b, int64_t b_stride,
+                    float* out, int64_t out_stride) {
+        unit_.of(rows);
+        if (rows > kUnitRows)
+            all<2>(tiles, inputs, a, a_stride, b, b_stride, out, out_stride);
+        else
+            all<1>(tiles, inputs, a, a_stride, b, b_stride, out, out_stride);
     }
 };
-static_assert(kMaxVectors == 4 && kMaxRows == 16);
+static_assert(kMaxRows == 2 * kUnitRows);
 
 // Sums of rows [R][V * 16], which lie kChunk apart, to where they belong. Returns whether every one is finite.
 bool put_values(const float* sums, int rows, int vectors, float* const* out) {

@@ -11,10 +11,12 @@ STOLON_BEGIN
 namespace {
 
 #if defined(STOLON_AMX)
-constexpr int kMaxRows = 16;       // of a tile
+constexpr int kMaxRows = 32;       // of a tile
+constexpr int kFeatureStep = 32;   // features that are multiplied at once: what is missing is zeros
 constexpr int kValueStep = 32;     // positions whose values are summed at once
 #else
 constexpr int kMaxRows = 6;
+constexpr int kFeatureStep = 2;
 constexpr int kValueStep = 2;
 #endif
 constexpr int kMaxVectors = 4;     // of a tile
@@ -66,14 +68,14 @@ inline void turn_pairs(const bf16* const* rows, int64_t feature, __m512i* k) {
 
 alignas(64) const bf16 kZeros[kMaxHeadDim] = {};
 
-// keys: [position / kChunk][head_dim / 2][kChunk] pairs of features.
+// keys: [position / kChunk][pairs of features, in steps][kChunk].
 void load_keys(const Source& s, Key* keys, Ahead& ahead) {
     const int pairs = s.head_dim / 2, eights = pairs / 8;
     for (int first = s.low / W * W; first < s.high; first += W) {
         const bf16* rows[W];
         for (int i = 0; i < W; ++i)
             rows[i] = first + i >= s.low && first + i < s.high ? s.k + s.slots[first + i] * s.stride : kZeros;
-        Key* out = keys + int64_t(first / kChunk) * pairs * kChunk + first % kChunk;
+        Key* out = keys + int64_t(first / kChunk) * round_up(s.head_dim, kFeatureStep) / 2 * kChunk + first % kChunk;
         for (int eight = 0; eight < eights; ++eight) {
             __m512i k[8];
             turn_pairs(rows, 16 * eight, k);

@@ -17,6 +17,11 @@ namespace {
 
 constexpr int kPositions = int(kKvBlock);
 constexpr int kValuesAtOnce = 32;  // positions
+#if defined(STOLON_AMX)
+constexpr int kStacked = int(kMostTileRows);  // rows computed together, at most
+#else
+constexpr int kStacked = int(kTileRows);
+#endif
 constexpr int64_t kAheadBytes = 512 << 10;  // fetched early, at most: half of a usual second-level cache
 constexpr int kState = 16;  // offset of the values in a state or partial: {m, l, padding, values}
 

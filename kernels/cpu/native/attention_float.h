@@ -14,6 +14,7 @@ constexpr int kMaxRows = 6;
 constexpr int kMaxRows = 2;
 #endif
 constexpr int kMaxVectors = 2;
+constexpr int kFeatureStep = 1;
 using Key = float;
 using Value = float;
 using Factor = float;

@@ -7,9 +7,9 @@ STOLON_BEGIN
 
 namespace {
 
-// state <- state + partial, for up to kTileRows rows: the one formula by which blocks are joined.
+// state <- state + partial, for up to kStacked rows: the one formula by which blocks are joined.
 void join(float* const* states, const float* const* partials, int count, int head_dim) {
-    alignas(64) float gap[kTileRows + W];
+    alignas(64) float gap[kStacked + W];
     for (int i = 0; i < count; ++i) gap[i] = -std::fabs(states[i][0] - partials[i][0]);
     for (int i = count; i < int(round_up(count, W)); ++i) gap[i] = 0.0f;
     for (int i = 0; i < count; i += W) vstore(gap + i, vexp(vload(gap + i)));

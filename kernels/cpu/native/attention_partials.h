@@ -66,15 +66,20 @@ class Partials {
    public:
     Partials(const AttentionArgs& args, Scratch& scratch, Ahead& ahead)
         : args_(args), sight_{args.plan->window}, head_dim_(args.shape.head_dim), width_(int(round_up(head_dim_, 16))),
+          padded_(int(round_up(head_dim_, kFeatureStep))),
           ahead_(ahead) {
-        scratch.take(keys_, kKvBlock * (kConvertQueries ? head_dim_ : head_dim_ / 2));
+        const int64_t key_rows = padded_ / (kConvertQueries ? 1 : 2);
+        scratch.take(keys_, kKvBlock * key_rows);
         scratch.take(values_, kKvBlock * width_);
-        scratch.take(scores_, kTileRows * kKvBlock);
-        scratch.take(weights_, kTileRows * kKvBlock);
-        scratch.take(parts_, kTileRows * (kState + width_));
-        scratch.take(queries_, kTileRows * head_dim_);
+        scratch.take(scores_, kStacked * kKvBlock);
+        scratch.take(weights_, kStacked * kKvBlock);
+        scratch.take(parts_, kStacked * (kState + width_));
+        scratch.take(queries_, kStacked * padded_);
 #if defined(STOLON_AMX)
         scratch.take(sums_, kMaxRows * kChunk);
+        std::fill(queries_, queries_ + kStacked * padded_, bf16(0));
+        for (int chunk = 0; chunk < kPositions / kChunk; ++chunk)
+            std::fill(keys_ + (chunk * key_rows + head_dim_ / 2) * kChunk, keys_ + (chunk + 1) * key_rows * kChunk, Key(0));
 #endif
     }
 
@@ -97,15 +102,15 @@ class Partials {
         source.high = sight_.span_of(highest, block).high;
         const Span least{sight_.span_of(highest, block).low, sight_.span_of(lowest, block).high};
         const bool whole = least.low == 0 && least.high == kPositions;
-        const bool once = count <= kTileRows;  // then it is loaded bit by bit, and stays in the first-level cache
+        const bool once = count <= kStacked;  // then it is loaded bit by bit, and stays in the first-level cache
         const auto load = [&] {
             if (once) return;
             load_keys(source, keys_, ahead_);
             load_values(source, values_, ahead_);
         };
         load();
-        for (int64_t i = 0; i < count; i += kTileRows) {
-            const int64_t end = std::min(count, i + kTileRows);
+        for (int64_t i = 0; i < count; i += kStacked) {
+            const int64_t end = std::min(count, i + kStacked);
             if (tile_rows(block, rows + i, int(end - i), joined, whole, false, once ? &source : nullptr)) continue;
             // Some value is not finite, and 0 * infinity is not 0: a row may not meet what it doesn't see.
             for (int64_t j = i; j < end; ++j) {
@@ -133,13 +138,13 @@ class Partials {
         const int64_t start = block * kKvBlock;
         const bool direct = source != nullptr && is_direct(count);
         const int tiles = direct ? 1 : (count + kMaxRows - 1) / kMaxRows;
-        int first[kTileRows + 1];  // rows of the tiles
-        Span seen[kTileRows], spans[kTileRows];  // of the rows, of the tiles
-        int begin[kTileRows], end[kTileRows];  // positions of the tiles
-        const Query* q[kTileRows];
-        float* parts[kTileRows];
-        float* values[kTileRows];
-        bool fresh[kTileRows];
+        int first[kStacked + 1];  // rows of the tiles
+        Span seen[kStacked], spans[kStacked];  // of the rows, of the tiles
+        int begin[kStacked], end[kStacked];  // positions of the tiles
+        const Query* q[kStacked];
+        float* parts[kStacked];
+        [[maybe_unused]] float* values[kStacked];
+        bool fresh[kStacked];
         for (int i = 0; i < count; ++i) {
             seen[i] = whole ? Span{0, kPositions} : sight_.span_of(rows[i].position, block);
             fresh[i] = !joined || block == 0 || sight_.low_of(rows[i].position) >= start;
@@ -152,19 +157,12 @@ class Partials {
                 q[i] = reinterpret_cast<const Query*>(to);
             } else {
 #if defined(STOLON_AMX)
-                std::memcpy(queries_ + i * head_dim_, rows[i].q, size_t(head_dim_) * sizeof(bf16));
+                std::memcpy(queries_ + i * padded_, rows[i].q, size_t(head_dim_) * sizeof(bf16));
 #endif
                 q[i] = reinterpret_cast<const Query*>(rows[i].q);
             }
         }
-#if defined(STOLON_AMX)
-        // All tiles have as many rows; what the last one has too much is computed with whatever lies there.
-        const int each = (count + tiles - 1) / tiles;
-        for (int t = 0; t <= tiles; ++t) first[t] = std::min(count, t * each);
-        const UnitProducts products(each, head_dim_);
-#else
         for (int t = 0; t <= tiles; ++t) first[t] = count * t / tiles;
-#endif
         int block_begin = kPositions, block_end = 0;
         for (int t = 0; t < tiles; ++t) {
             spans[t] = seen[first[t]];
@@ -176,10 +174,7 @@ class Partials {
             block_end = std::max(block_end, end[t]);
         }
 
-#if defined(STOLON_AMX)
-        products.begin();
-#endif
-        const int64_t keys_of_chunk = int64_t(kChunk) * (kConvertQueries ? head_dim_ : head_dim_ / 2);
+        const int64_t keys_of_chunk = int64_t(kChunk) * padded_ / (kConvertQueries ? 1 : 2);
         for (int chunk = block_begin / kChunk; !direct && chunk * kChunk < block_end; ++chunk) {
             if (source != nullptr) load_keys(source->part(chunk * kChunk, kChunk), keys_, ahead_);
             const Key* keys = source != nullptr ? keys_ : keys_ + chunk * keys_of_chunk;
@@ -189,8 +184,8 @@ class Partials {
                 if (from >= to) continue;
 #if defined(STOLON_AMX)
                 ahead_.tick(head_dim_ / 2);
-                products((to - from) / W, head_dim_, queries_ + first[t] * head_dim_, head_dim_, keys + from % kChunk, kChunk,
-                               scores_ + first[t] * kPositions + from, kPositions);
+                products_(first[t + 1] - first[t], (to - from) / W, padded_, queries_ + first[t] * padded_, padded_,
+                          keys + from % kChunk, kChunk, scores_ + first[t] * kPositions + from, kPositions);
 #else
                 kTiles.scores[first[t + 1] - first[t] - 1][(to - from) / W - 1](
                     q + first[t], keys + from % kChunk, head_dim_,
@@ -234,9 +229,8 @@ class Partials {
         if (source != nullptr) load_values(*source, values_, ahead_);
         for (int t = 0; t < tiles; ++t) {
             const int from = begin[t] / kValueStep * kValueStep, to = int(round_up(end[t], kValueStep));
-            finite &= weigh_values(products, first[t], first[t + 1], from, to, width, parts);
+            finite &= weigh_values(first[t], first[t + 1], from, to, width, parts);
         }
-        products.end();
 #else
         const int step = source != nullptr ? kValuesAtOnce : kPositions;
         for (int at = block_begin / step * step; !direct && at < block_end; at += step) {
@@ -256,8 +250,8 @@ class Partials {
 #endif
         if (!finite && !alone) return false;
 
-        float* states[kTileRows];
-        const float* others[kTileRows];
+        float* states[kStacked];
+        const float* others[kStacked];
         int joining = 0;
         for (int i = 0; i < count; ++i) {
             if (fresh[i]) continue;
@@ -272,14 +266,14 @@ class Partials {
 
 #if defined(STOLON_AMX)
     // Values weighted over positions [from, to), whole steps, to the parts of rows [first, end). Returns whether all are finite.
-    bool weigh_values(const UnitProducts& products, int first, int end, int from, int to, int width, float* const* parts) {
+    bool weigh_values(int first, int end, int from, int to, int width, float* const* parts) {
         bool finite = true;
         for (int chunk = 0; chunk < width; chunk += kChunk) {
             const int chunk_width = std::min(kChunk, width - chunk);
             const Value* values = values_ + int64_t(chunk) * kPositions + int64_t(from) * chunk_width;
             ahead_.tick(kPositions / 2);
-            products(chunk_width / W, to - from, weights_ + first * kPositions + from, kPositions,
-                     reinterpret_cast<const uint32_t*>(values), chunk_width, sums_, kChunk);
+            products_(end - first, chunk_width / W, to - from, weights_ + first * kPositions + from, kPositions,
+                      reinterpret_cast<const uint32_t*>(values), chunk_width, sums_, kChunk);
             float* out[kMaxRows];
             for (int i = first; i < end; ++i) out[i - first] = parts[i] + kState + chunk;
             finite &= put_values(sums_, end - first, chunk_width / W, out);
@@ -287,6 +281,7 @@ class Partials {
         return finite;
     }
 
+    UnitProducts products_;
     float* sums_;
 #endif
 
@@ -315,6 +310,7 @@ class Partials {
     const Sight sight_;
     const int head_dim_;
     const int width_;  // features of a state: head_dim rounded up
+    const int padded_;  // features that scores sum
     Ahead& ahead_;
     Key* keys_;
     Value* values_;
@@ -322,7 +318,7 @@ class Partials {
     Factor* weights_;
     float* parts_;
     Query* queries_;  // of the rows that are computed together, where these are copied
-    Peak peaks_[kTileRows];
+    Peak peaks_[kStacked];
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ size_t attention_scratch_bytes(const HeadShape& shape) {
     const int64_t group = shape.num_heads / shape.num_kv_heads;
     const int64_t width = round_up(shape.head_dim, 32);
     const int64_t keys_and_values = 2 * kKvBlock * width * int64_t(sizeof(float));
-    const int64_t tile = kTileRows * (2 * kKvBlock + 2 * width + 64) * int64_t(sizeof(float));
+    const int64_t tile = kMostTileRows * (2 * kKvBlock + 2 * width + 64) * int64_t(sizeof(float));
     const int64_t row_bytes = 64 + (width + 16) * int64_t(sizeof(float));
     return size_t(keys_and_values + tile + (most_stacked_rows(group) + 32) * row_bytes + 4096);
 }

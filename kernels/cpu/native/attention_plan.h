@@ -30,7 +30,8 @@ namespace stolon {
 
 inline constexpr int64_t kKvBlock = 128;
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int64_t kTileRows = 24;   // stacked rows (rows * heads) computed together, at most
+inline constexpr int64_t kTileRows = 24;   // stacked rows (rows * heads) worth computing together
+inline constexpr int64_t kMostTileRows = 32;  // that any kernel computes together
 inline constexpr int64_t kItemRows = 192;  // stacked rows of an item, at most (or the heads of one row)
 
 constexpr int64_t most_stacked_rows(int64_t group) { return std::max(kItemRows, group); }

@@ -71,7 +71,7 @@ inline __m512 join_rows(__m512 a, __m512 b, __m512 c, __m512 d) {
 // of the block, as score_tile left them; else null.
 void weigh(float* scores, Factor* weights, const Span* seen, const Peak* peaks, int count, int begin, int end,
            float softcap, float* const* parts) {
-    constexpr int kMost = int(kTileRows) + 4;
+    constexpr int kMost = kStacked + 4;
     const __m512 lowest = _mm512_set1_ps(-INFINITY);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
     begin = begin / (2 * W) * (2 * W);

@@ -17,7 +17,8 @@ STOLON_BEGIN
 
 namespace {
 
-constexpr int kUnitRows = kTiledRows, kBlockOfRows = 2 * kUnitRows;
+constexpr int kBlockOfRows = 2 * kUnitRows;
+static_assert(kUnitRows == kTiledRows && kUnitInputs == kBlock);
 constexpr int kPanels = 2;  // at once: of neighbouring columns, or a gate's and what it gates
 
 // Whether the panels of a weight are its own memory.
@@ -25,22 +26,9 @@ constexpr bool is_panel(const Weight& w) { return w.type == WeightType::BF16; }
 
 // Up to 32 rows, two tiles of them one below the other, by panels.
 class Block {
-    static constexpr int kSums = 0, kRows = 4, kPanel = 6;  // numbers of tiles: [half of the rows][panel], [half], [panel]
-
     Activations::Tiled halves_[2];
 
 public:
-    static constexpr TileShapes shapes(int rows) {
-        TileShapes of;
-        for (int half = 0; half < 2; ++half) {
-            const int some = std::clamp(rows - half * kUnitRows, 0, kUnitRows);
-            for (int panel = 0; some && panel < kPanels; ++panel) of.set(kSums + 2 * half + panel, some, 64);
-            if (some) of.set(kRows + half, some, 64);
-        }
-        for (int panel = 0; panel < kPanels; ++panel) of.set(kPanel + panel, kPairLines, 64);
-        return of;
-    }
-
     // From `row` on, where a tile begins.
     Block(const Activations& x, int64_t row) : halves_{x.tiled_at(row), x.tiled_at(row)} {
         if (x.first + row + kUnitRows < x.tiled) halves_[1] = x.tiled_at(row + kUnitRows);
@@ -49,52 +37,17 @@ public:
     // Add group g of the inputs to the sums of all halves and panels from P to P + Count.
     template <int Halves, int P, int Count>
     STOLON_ALWAYS void add(int64_t g, const bf16* const (&panels)[kPanels]) const {
-        unrolled<Halves>([&]<int H>() STOLON_ALWAYS { tile_load<kRows + H>(halves_[H].begin + g * halves_[H].step, 64); });
+        unrolled<Halves>([&]<int H>() STOLON_ALWAYS { UnitTiles::load_half<H>(halves_[H].begin + g * halves_[H].step, 64); });
         unrolled<Count>([&]<int I>() STOLON_ALWAYS {
-            tile_load<kPanel + P + I>(panels[P + I] + g * kGroupPanel, 64);
-            tile_dot_bf16<kSums + P + I, kRows, kPanel + P + I>();
-            if constexpr (Halves == 2) tile_dot_bf16<kSums + 2 + P + I, kRows + 1, kPanel + P + I>();
+            UnitTiles::load_columns<P + I>(panels[P + I] + g * kGroupPanel, 64);
+            unrolled<Halves>([&]<int H>() STOLON_ALWAYS { UnitTiles::multiply<H, P + I>(); });
         });
-    }
-
-    // Ask for what `add` will load of whole tiles of rows for group g.
-    STOLON_ALWAYS void ask(int64_t g) const {
-        for (const Activations::Tiled& half : halves_)
-            for (int r = 0; r < kUnitRows; ++r) __builtin_prefetch(half.begin + g * half.step + r * kBlock);
-    }
-
-    template <int Halves, int Count>
-    STOLON_ALWAYS static void clear() {
-        unrolled<Halves * Count>([]<int I>() STOLON_ALWAYS { tile_zero<kSums + 2 * (I / Count) + I % Count>(); });
-    }
-
-    // The sums of panel p to out[p], where rows lie `stride` floats apart.
-    template <int Halves, int Count>
-    STOLON_ALWAYS static void store(float* const (&out)[kPanels], int64_t stride) {
-        unrolled<Halves * Count>([&]<int I>() STOLON_ALWAYS {
-            constexpr int H = I / Count, P = I % Count;
-            tile_store<kSums + 2 * H + P>(out[P] + H * kUnitRows * stride, stride * int64_t(sizeof(float)));
-        });
-    }
-};
-
-// The shapes of tiles that a lane uses. Setting them takes as long as a dozen products.
-class Shape {
-    int rows_ = 0;
-
-public:
-    void of(int rows) {
-        if (rows != rows_) use_tiles(Block::shapes(rows));
-        rows_ = rows;
-    }
-    ~Shape() {
-        if (rows_) release_tiles();
     }
 };
 
 // All rows by one or two panels.
 class MatrixProduct {
-    Shape& shape_;
+    UnitTiles& unit_;
     const LinearArgs& args_;
     const Item item_;
     const Weight* weights_[kPanels];  // of the panels
@@ -111,8 +64,8 @@ class MatrixProduct {
     alignas(64) float cells_[kPanels][kBlockOfRows][kTile];
 
 public:
-    MatrixProduct(Shape& shape, const LinearArgs& args, const Item& item, std::byte* scratch, Fetch* fetches)
-        : shape_(shape), args_(args), item_(item), fetches_(fetches), groups_(args.x->k / kBlock),
+    MatrixProduct(UnitTiles& unit, const LinearArgs& args, const Item& item, std::byte* scratch, Fetch* fetches)
+        : unit_(unit), args_(args), item_(item), fetches_(fetches), groups_(args.x->k / kBlock),
           valid_(std::min<int64_t>(item.tiles * kTile, args.weights[item.weight].columns - item.tile * kTile)),
           gated_(args.gate != Gate::None), lead_(args.x->first % kUnitRows) {
         count_ = gated_ ? 2 : item.tiles;
@@ -130,14 +83,14 @@ public:
         // Blocks begin where tiles of rows do. What is left over of whole ones comes first, while the panels are made.
         const int64_t rows = lead_ + args_.x->rows, last = (rows - 1) / kBlockOfRows * kBlockOfRows;
         const int rest = int(rows - last);
-        shape_.of(rest);
+        unit_.of(rest);
         const auto with_count = [&]<int Count>() {
             if (rest > kUnitRows)
                 begin<2, Count>(last, rest);
             else
                 begin<1, Count>(last, rest);
             if (!last) return;
-            shape_.of(kBlockOfRows);
+            unit_.of(kBlockOfRows);
             for (int64_t row = 0; row < last; row += kBlockOfRows) multiply<Count>(row);
         };
         if (count_ == 2)
@@ -153,7 +106,7 @@ private:
     template <int Halves, int Count>
     void begin(int64_t row, int rows) {
         const Block these = block(row);
-        Block::clear<Halves, Count>();
+        UnitTiles::clear<Halves, Count>();
         unrolled<Count>([&]<int P>() {
             for_type(weights_[P]->type, [&]<WeightType T>() {
                 if constexpr (!plain(T))
@@ -185,11 +138,8 @@ private:
     template <int Count>
     void multiply(int64_t row) {
         const Block rows = block(row);
-        Block::clear<2, Count>();
-        for (int64_t g = 0; g < groups_; ++g) {
-            rows.ask(g + 2);
-            rows.add<2, 0, Count>(g, panels_);
-        }
+        UnitTiles::clear<2, Count>();
+        for (int64_t g = 0; g < groups_; ++g) rows.add<2, 0, Count>(g, panels_);
         put<2, Count>(row, kBlockOfRows);
     }
 
@@ -204,8 +154,8 @@ private:
                       args_.residual ? args_.residual + first : nullptr, stride};
         float* to = args_.out + first;
         if (ending.nothing() && valid_ == item_.tiles * kTile && !skipped)
-            return Block::store<Halves, Count>({to, to + kTile}, stride);
-        Block::store<Halves, Count>({cells_[0][0], cells_[1][0]}, kTile);
+            return UnitTiles::store<Halves, Count>({to, to + kTile}, stride);
+        UnitTiles::store<Halves, Count>({cells_[0][0], cells_[1][0]}, kTile);
         for (int tile = 0; tile < item_.tiles; ++tile, to += kTile) {
             const float* const cells = cells_[gated_ ? 1 : tile][skipped];
             const int64_t valid = std::min<int64_t>(kTile, valid_ - tile * kTile);
@@ -232,7 +182,7 @@ void matrix_linear(const Lane& lane, const LinearArgs& args) {
     const Items items(args.weights, width);
     const int64_t total = items.count(), groups = args.x->k / kBlock;
     const int64_t pace = pace_of(lane, args, total * kPanels * groups);
-    Shape shape;
+    UnitTiles unit;
     Lane::Run run = lane.claim_run(*args.counter, total);
     int64_t index = run.begin;
     while (index < total) {
@@ -248,7 +198,7 @@ void matrix_linear(const Lane& lane, const LinearArgs& args) {
         }
         Fetch fetches[kPanels];
         for (int p = 0; p < kPanels; ++p) fetches[p] = fetch_in(groups, soon[p], args.cache_rows, pace);
-        MatrixProduct(shape, args, items[index], lane.scratch, fetches).run();
+        MatrixProduct(unit, args, items[index], lane.scratch, fetches).run();
         index = next;
     }
 }
