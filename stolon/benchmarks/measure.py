@@ -14,7 +14,7 @@ from typing import Any
 from stolon.benchmarks.bandwidth import bytes_per_token, measured_bandwidth
 from stolon.benchmarks.machine import machine, usable_cores
 from stolon.benchmarks.peers import Starter, check_peers
-from stolon.benchmarks.process import Worker
+from stolon.benchmarks.process import Worker, reason
 from stolon.benchmarks.quality import CONTEXT, CONTEXTS, measure_quality
 from stolon.benchmarks.rows import Engines, Rows
 from stolon.benchmarks.workload import (
@@ -124,7 +124,13 @@ def _measure(plan: Plan, workers: list[Worker], engines: Engines, say: Say) -> f
     )
     rows.prefill_and_decode()
     for worker in workers:
-        memory = worker.ask("memory")
+        try:
+            memory = worker.ask("memory")
+        except InternalError as error:
+            if worker is workers[0]:
+                raise
+            engines[worker.name]["memory"] = {"error": reason(error)}
+            continue
         engines[worker.name]["rss_peak"] = memory["rss"]
         engines[worker.name]["kv_resident"] = memory["kv"]
     rows.shared()

@@ -11,7 +11,7 @@ from typing import Any
 
 from stolon.benchmarks.hf_folder import write_hf_folder
 from stolon.benchmarks.machine import core_ids
-from stolon.benchmarks.process import Worker
+from stolon.benchmarks.process import Worker, reason
 from stolon.errors import InvalidRequest, StolonError
 
 _MAIN = Path(__file__).parent / "worker_main.py"
@@ -126,7 +126,7 @@ class Starter:
                 worker, engines[name] = self.peer(name, probe, say)
                 workers.append(worker)
             except StolonError as error:
-                missing[name] = " ".join(str(error).split())
+                missing[name] = reason(error)
         return workers, missing
 
     def close(self, worker: Worker) -> None:

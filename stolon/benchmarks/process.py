@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from stolon.errors import InternalError, InvalidRequest
+from stolon.errors import InternalError, InvalidRequest, StolonError
 
 
 class Worker:
@@ -54,8 +55,7 @@ class Worker:
         if not line:
             self._process.wait()
             raise InternalError(
-                f"the {self.name} worker ended with status {self._process.returncode} "
-                f"while it did {do!r}",
+                f"the {self.name} worker ended {_how(self._process.returncode)} while it did {do!r}",
                 hint=self._last_words(),
             )
         answer: dict[str, Any] = json.loads(line)
@@ -81,3 +81,15 @@ class Worker:
         self._log.flush()
         lines = self._log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it wrote nothing"
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}"
+    known = {int(one): one.name for one in signal.Signals}
+    return f"by {known.get(-status, f'signal {-status}')}"
+
+
+def reason(error: StolonError) -> str:
+    """Why there is no number, in one line."""
+    return " ".join(str(error).split())

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stolon.benchmarks.process import Worker
+from stolon.benchmarks.process import Worker, reason
+from stolon.errors import InternalError
 
 CONTEXTS = 4
 CONTEXT = 512
@@ -41,7 +42,7 @@ def measure_quality(
     say: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
     """For each worker the divergence of its prompt path over all contexts and of its decode path
-    over the first one.
+    over the first one; ``{"error": reason}`` where one but the first fails.
 
     Logits pass through files in `folder`; they are deleted as soon as they are compared.
     """
@@ -49,6 +50,7 @@ def measure_quality(
     divergences: dict[str, dict[str, list[NDArray[np.float64]]]] = {
         worker.name: {"prompt": [], "decode": []} for worker in workers
     }
+    failed: dict[str, dict[str, Any]] = {}
     exact, other = folder / "exact.npy", folder / "other.npy"
     for number in range(contexts):
         part = ids[number * CONTEXT : (number + 1) * CONTEXT]
@@ -58,8 +60,16 @@ def measure_quality(
             for path, chunk in (("prompt", CONTEXT), ("decode", 1)):
                 if path == "decode" and number:
                     continue
+                if worker.name in failed:
+                    continue
                 say(f"quality: {worker.name}, {path} {number + 1}/{contexts}")
-                worker.ask("logits", ids=part, out=str(other), chunk=chunk)
+                try:
+                    worker.ask("logits", ids=part, out=str(other), chunk=chunk)
+                except InternalError as error:
+                    if worker is workers[0]:
+                        raise
+                    failed[worker.name] = {"error": reason(error)}
+                    continue
                 found = divergence(_opened(exact), _opened(other))
                 divergences[worker.name][path].append(found)
         for file in (exact, other):
@@ -68,7 +78,8 @@ def measure_quality(
     return {
         name: {path: _summary(np.concatenate(parts)) for path, parts in paths.items()}
         for name, paths in divergences.items()
-    }
+        if name not in failed
+    } | failed
 
 
 def divergence(exact: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -84,12 +84,14 @@ def _share(value: float | None) -> str:
 
 
 def _peak(engine: dict[str, Any]) -> str:
+    if "rss_peak" not in engine:
+        return _NONE
     known = engine.get("kv_resident") is not None
     return f"{growth(engine, 'rss_peak') / 2**20:.0f} MiB" + ("" if known else " with KV")
 
 
 def _divergence(engine: dict[str, Any], path: str) -> str:
-    if "quality" not in engine:
+    if path not in engine.get("quality", {}):
         return _NONE
     found = engine["quality"][path]
     return f"{found['mean']:.6f} ± {found['standard_error']:.6f}"
@@ -99,7 +101,7 @@ def _failures(engines: dict[str, dict[str, Any]]) -> list[str]:
     return [
         f"{name}, {label}: not measured: {engine[label]['error']}"
         for name, engine in engines.items()
-        for label in RATES
+        for label in (*RATES, "memory", "quality")
         if "error" in engine.get(label, {})
     ]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stolon.benchmarks.process import Worker
+from stolon.benchmarks.process import Worker, reason
 from stolon.benchmarks.workload import (
     BATCHES,
     PREFILL_TOKENS,
@@ -144,7 +144,7 @@ class Rows:
                 except InternalError as error:
                     if worker is self.workers[0]:
                         raise
-                    engine[label] = {"error": " ".join(str(error).split())}
+                    engine[label] = {"error": reason(error)}
                     continue
                 spent[worker.name] += time.perf_counter() - start
                 if answer["seconds"] <= 0:

@@ -12,7 +12,7 @@ from stolon.benchmarks.documents import DOCUMENTS, MAX_TOKENS, SCHEMA, prompts, 
 from stolon.benchmarks.machine import machine
 from stolon.benchmarks.measure import Plan, Say
 from stolon.benchmarks.peers import Starter, check_peers
-from stolon.benchmarks.process import Worker
+from stolon.benchmarks.process import Worker, reason
 from stolon.benchmarks.rows import MAX_SECONDS
 from stolon.benchmarks.workload import PROMPT_TOKENS, passage, token_prompts
 from stolon.errors import InternalError
@@ -75,7 +75,7 @@ def _extract(
             except InternalError as error:
                 if worker is workers[0]:
                     raise
-                engine["extract"] = {"error": " ".join(str(error).split())}
+                engine["extract"] = {"error": reason(error)}
                 continue
             spent[worker.name] += time.perf_counter() - start
             texts = answer.pop("texts")

@@ -133,7 +133,7 @@ def findings(results: dict[str, Any]) -> dict[str, float]:
         if mine is not None and best is not None:
             found[label] = mine / best
     yardstick = engines.get("llama.cpp", {})
-    if "quality" in ours and "quality" in yardstick:
+    if "quality" in ours and "error" not in yardstick.get("quality", {"error": None}):
         # The worse of the two paths: a sequence is computed by both.
         pairs = [(ours["quality"][p]["mean"], yardstick["quality"][p]["mean"]) for p in PATHS]
         if all(theirs > 0 for _, theirs in pairs):

@@ -70,6 +70,8 @@ class Worker:
     def decode(self, prompts, new_tokens):
         if self.broken == "decode":
             raise RuntimeError("out of paint")
+        if self.broken == "killed":
+            os.kill(os.getpid(), 4)
         times = {"forward_time": 0.9, "sample_time": 0.1, "step_time": 1.0}
         ids = [[int(self.noise > 0 and i >= 8) for i in range(new_tokens)] for _ in prompts]
         return {"seconds": 1 / self.speed, "ids": ids, **times}
@@ -84,6 +86,8 @@ class Worker:
         return {"seconds": 1.0, "engine_seconds": 1.0, "same_text": True}
 
     def logits(self, ids, out, chunk):
+        if self.broken == "logits":
+            os.kill(os.getpid(), 4)
         import numpy as np
         rows = np.zeros((len(ids), 4), np.float32)
         rows[:, 0] = self.noise * (1 if chunk > 1 else 2)
@@ -91,6 +95,8 @@ class Worker:
         return {}
 
     def kv_bytes(self):
+        if self.broken == "memory":
+            os.kill(os.getpid(), 4)
         return 1000
 """
 
@@ -175,6 +181,25 @@ def test_a_peer_that_fails_in_a_row(fakes, model):
     fakes["stolon"]["broken"] = "decode"
     with pytest.raises(InternalError, match="stolon, decode: RuntimeError: out of paint"):
         measure(Plan.quick(model=model), quiet)
+
+
+@pytest.mark.parametrize("broken", ["killed", "memory", "logits"])
+def test_a_peer_that_dies(fakes, model, broken):
+    fakes["llama.cpp"] = {"speed": 1.0, "broken": broken}
+    fakes["vllm"] = {"speed": 1.0}
+    results = measure(Plan.quick(model=model, peers=("llama.cpp", "vllm")), quiet)
+    peer, text = results["engines"]["llama.cpp"], table(results)
+    assert peer["prefill"]["tokens_per_second"] == 512
+    label, do = {
+        "killed": ("decode_1", "decode"),
+        "memory": ("memory", "memory"),
+        "logits": ("quality", "logits"),
+    }[broken]
+    assert f"ended by SIGILL while it did '{do}'" in peer[label]["error"]
+    assert f"llama.cpp, {label}: not measured: the llama.cpp worker ended by SIGILL" in text
+    assert "error" in peer["quality"]
+    assert "divergence" not in findings(results)
+    assert results["engines"]["vllm"]["decode_32"]["tokens_per_second"] > 0
 
 
 def test_a_peer_that_is_not_installed(fakes, model):

@@ -12,7 +12,7 @@ from typing import Any
 from stolon.benchmarks.machine import machine
 from stolon.benchmarks.measure import Plan, Say
 from stolon.benchmarks.peers import Starter, check_peers
-from stolon.benchmarks.process import Worker
+from stolon.benchmarks.process import Worker, reason
 from stolon.benchmarks.programs.constraints import CONSTRAINTS, asked, count_valid
 from stolon.benchmarks.programs.inputs import ITEMS, inputs
 from stolon.benchmarks.rows import MAX_SECONDS
@@ -160,8 +160,7 @@ class _Program:
         except InternalError as error:
             if worker.name == "stolon":
                 raise
-            reason = " ".join(str(error).split())
-            self.engines[worker.name]["programs"][self.program] = {"error": reason}
+            self.engines[worker.name]["programs"][self.program] = {"error": reason(error)}
 
     def _failed(self, worker: Worker) -> bool:
         return "error" in self.engines[worker.name]["programs"].get(self.program, {})
