@@ -152,6 +152,10 @@ private:
         Ending ending{row, item_.tile, args_.gate, gated_ ? cells_[0][skipped] : nullptr, kTile,
                       args_.bias ? args_.bias + item_.column : nullptr, args_.softcap,
                       args_.residual ? args_.residual + first : nullptr, stride};
+        if (args_.tiles) {
+            UnitTiles::store<Halves, Count>({cells_[0][0], cells_[1][0]}, kTile);
+            return put_tiles(row, count, skipped);
+        }
         float* to = args_.out + first;
         if (ending.nothing() && valid_ == item_.tiles * kTile && !skipped)
             return UnitTiles::store<Halves, Count>({to, to + kTile}, stride);
@@ -165,6 +169,15 @@ private:
                 finish(ending, cells, count, to, stride);
             if (ending.bias) ending.bias += kTile;
             if (ending.residual) ending.residual += kTile;
+        }
+    }
+
+    // Gated, to the tiles of rows that the next product takes.
+    void put_tiles(int64_t row, int64_t count, int64_t from) {
+        for (int64_t r = 0; r < count; ++r) {
+            const auto [begin, step] = args_.tiles->tiled_at(row + r);
+            const vf gate = activate(vload(cells_[0][from + r]), args_.gate), v = gate * vload(cells_[1][from + r]);
+            vstore_bf16(begin + item_.column / kBlock * step + item_.column % kBlock, v);
         }
     }
 };

@@ -84,6 +84,7 @@ struct LinearArgs {
     const float* residual;      // [rows, total columns], row stride as out, or null; may be `out` itself
     float* out;                 // [rows, total columns]
     int64_t out_stride;
+    const Activations* tiles;   // where the result of a gated product goes instead, or null: where the unit multiplies only
     float softcap;              // 0: none; else softcap * tanh(y / softcap)
     std::span<const Weight> upcoming;  // of the next call of `linear`, to be fetched early
     Counter* counter;
@@ -115,6 +116,7 @@ struct NormArgs {
     const float* add;        // added to the result, or null (post-norm residual); stride as out
     float* out;              // may be x or add
     int64_t out_stride;
+    const Activations* tiles;  // where the result goes instead, or null
 };
 
 struct AddArgs {

@@ -42,10 +42,22 @@ struct Places {
     }
 };
 
+// Rows `range` of a region of tiles, k numbers a row. `all`: the rows of the step, or of the block, that lie together there.
+Activations tiled(const Places& places, int region, int64_t k, Range range, Range all) {
+    Activations a{};
+    a.rows = range.size();
+    a.k = k;
+    a.tiles = reinterpret_cast<bf16*>(places.bytes(region)) + places.place(region, all.begin) * k;
+    a.tiled = all.size();
+    a.first = range.begin - all.begin;
+    return a;
+}
+
 // Rows `range` of the input of a stage. `all`: the rows of the step, or of the block, that stages are in.
 Activations activations(const Places& places, const Stage& stage, Range range, Range all, int64_t together_rows) {
-    Activations a{};
     const int64_t k = stage.width;
+    Activations a{};
+    if (stage.tiles >= 0) a = tiled(places, stage.tiles, k, range, all);
     a.rows = range.size();
     a.k = k;
     a.f32 = places.row(stage.x, range.begin, k);
@@ -54,11 +66,6 @@ Activations activations(const Places& places, const Stage& stage, Range range, R
         const int64_t from = places.place(stage.half, range.begin);
         a.half_stride = round_up(k, 32);
         a.half = reinterpret_cast<bf16*>(places.bytes(stage.half)) + from * a.half_stride;
-    }
-    if (stage.tiles >= 0) {
-        a.tiles = reinterpret_cast<bf16*>(places.bytes(stage.tiles)) + places.place(stage.tiles, all.begin) * k;
-        a.tiled = all.size();
-        a.first = range.begin - all.begin;
     }
     if (stage.q8 >= 0) {
         const auto blocks_of = [&](int64_t row) {
@@ -133,10 +140,13 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
         }
         case StageKind::Norm: {
             const int64_t width = stage.width;
+            Activations tiles{};
+            if (stage.out_tiles >= 0) tiles = tiled(places, stage.out_tiles, width, range, {begin, end});
             kernels_.norm(alone, {op.gather ? places.floats(stage.x) : places.row(stage.x, range.begin, width), width,
                                   op.gather ? step.output_rows + range.begin : nullptr, range.size(), width, op.factor,
                                   op.eps, places.row(stage.y, range.begin, width),
-                                  places.row(stage.out, range.begin, width), width});
+                                  places.row(stage.out, range.begin, width), width,
+                                  stage.out_tiles >= 0 ? &tiles : nullptr});
             break;
         }
         case StageKind::Take: {
@@ -174,6 +184,11 @@ void Program::do_stage(const Lane& lane, const Frame& frame, const Stage& stage,
             args.out_stride = buffers_[size_t(op.out)].width;
             args.residual = places.row(stage.y, range.begin, args.out_stride);
             args.out = places.row(stage.out, range.begin, args.out_stride);
+            Activations tiles{};
+            if (stage.out_tiles >= 0) {
+                tiles = tiled(places, stage.out_tiles, args.out_stride, range, {begin, end});
+                args.tiles = &tiles;
+            }
             args.softcap = op.softcap;
             args.upcoming = op.upcoming;
             const double part = stage.split == Split::Blocks ? double(range.size() * lane.count) / double(step.rows) : 1.0;

@@ -138,6 +138,15 @@ void norm(const Lane& lane, const NormArgs& args) {
         const float inverse = inverse_rms(x, width, args.eps);
         const vf inv = vset(inverse);
         int64_t i = 0;
+        if (args.tiles) {  // a width of whole groups
+            auto [to, step] = args.tiles->tiled_at(row);
+            for (; i < width; i += W) {
+                vf v = vload(x + i) * inv * vload(args.weight + i);
+                if (add) v = v + vload(add + i);
+                vstore_bf16(to + i / kBlock * step + i % kBlock, v);
+            }
+            continue;
+        }
         if (add) {
             for (; i + W <= width; i += W) {
                 vstore(out + i, vload(x + i) * inv * vload(args.weight + i) + vload(add + i));

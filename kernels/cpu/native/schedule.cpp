@@ -124,7 +124,7 @@ class Maker {
                 stage.split = Split::Kernel;
                 stage.q8 = q8_of_[size_t(op.x)];
                 stage.half = half_of_[size_t(op.x)];
-                stage.tiles = tiles_of_[size_t(op.x)];
+                if (kernels_.by_unit(op.weights, op.up)) stage.tiles = tiles_of_[size_t(op.x)];
                 stage.together = together_[size_t(op.x)];
                 break;
             case OpKind::Attend: {
@@ -138,8 +138,33 @@ class Maker {
                 break;
             }
         }
-        stage.out = result(op.out, stage.split);
+        if (made_as_tiles(op))
+            stage.out_tiles = tiles_of_[size_t(op.out)] = rows_region(out.by_output, stage.split, tile_bytes(out.width));
+        else
+            stage.out = result(op.out, stage.split);
         made_.stages.push_back(stage);
+    }
+
+    static int64_t tile_bytes(int64_t width) { return width * int64_t(sizeof(bf16)); }
+
+    // Whether a result is made as tiles at once, as all that reads it are products by the matrix unit. So can be those of norms
+    // and of gated products whose columns fill whole tiles.
+    bool made_as_tiles(const Op& op) const {
+        const auto whole = [](const Weight& w) { return w.columns % kTile == 0; };
+        if (op.kind == OpKind::Linear) {
+            if (op.gate == Gate::None || op.bias || op.y >= 0 || !kernels_.by_unit(op.weights, op.up)) return false;
+            if (!std::all_of(op.weights.begin(), op.weights.end(), whole)) return false;
+        } else if (op.kind != OpKind::Norm) {
+            return false;
+        }
+        bool read = false;
+        for (const Op& other : ops_) {
+            if (other.y == op.out) return false;
+            if (other.x != op.out) continue;
+            if (other.kind != OpKind::Linear || !kernels_.by_unit(other.weights, other.up)) return false;
+            read = true;
+        }
+        return read && array_of(op.out) < 0;
     }
 
     struct Form {
@@ -150,7 +175,7 @@ class Maker {
     Form form_of(Stage& stage, ActivationType type, int64_t width) {
         const int64_t halves = round_up(width, 32) * int64_t(sizeof(bf16));
         if (type == ActivationType::Q8) return {&q8_of_, &stage.q8, q8_blocks(width) * int64_t(sizeof(Q8Block))};
-        if (type == ActivationType::Tiles) return {&tiles_of_, &stage.tiles, halves};
+        if (type == ActivationType::Tiles) return {&tiles_of_, &stage.tiles, tile_bytes(width)};
         return {&half_of_, &stage.half, halves};
     }
 

@@ -97,6 +97,7 @@ struct Stage {
     int op = -1;
     int x = -1, y = -1, out = -1;  // regions
     int q8 = -1, half = -1, tiles = -1;  // regions: prepared forms of x
+    int out_tiles = -1;            // region: of the result, in the one form that it is read in
     bool together = false;         // all that takes q8 takes rows that lie together (activations.h)
     int queries = -1;              // region: of rotate and attention
     int64_t width = 0;             // of x

@@ -15,6 +15,7 @@ struct Touched {
     int number;  // of the region; -1: a cache
     bool write;
     bool by_rows;
+    bool tiled;  // rows lie in tiles
 };
 
 std::vector<Touched> touched(const Schedule& schedule, const std::vector<Op>& ops, const Stage& stage) {
@@ -24,14 +25,15 @@ std::vector<Touched> touched(const Schedule& schedule, const std::vector<Op>& op
         if (own(region.space)) continue;
         const bool gathered = access.region == stage.x &&
                               (stage.kind == StageKind::Take || (stage.kind == StageKind::Norm && ops[size_t(stage.op)].gather));
-        all.push_back({region, access.region, access.write, by_rows(stage.split) && !gathered});
+        const bool tiled = access.region == stage.tiles || access.region == stage.out_tiles;
+        all.push_back({region, access.region, access.write, by_rows(stage.split) && !gathered, tiled});
     }
     if (stage.kind == StageKind::Rotate || stage.kind == StageKind::Attention) {
         const AttendOp& attend = ops[size_t(stage.op)].attend;
         const int64_t bytes = attend.slots * attend.shape.num_kv_heads * attend.shape.head_dim * 2;
         for (const bf16* cache : {attend.k, attend.v}) {
             const Region region{Space::Address, bytes, int64_t(reinterpret_cast<intptr_t>(cache))};
-            all.push_back({region, -1, stage.kind == StageKind::Rotate, false});
+            all.push_back({region, -1, stage.kind == StageKind::Rotate, false, false});
         }
     }
     return all;
@@ -39,8 +41,8 @@ std::vector<Touched> touched(const Schedule& schedule, const std::vector<Op>& op
 
 bool meet(const Touched& a, const Touched& b) {
     if (a.region.space != b.region.space || !(a.write || b.write)) return false;
-    // Each lane keeps to its rows, which lie in the same place in regions of one size.
-    const bool alike = a.region.at == b.region.at && a.region.bytes == b.region.bytes;
+    // Each lane keeps to its rows, which lie in the same place in regions of one size and layout.
+    const bool alike = a.region.at == b.region.at && a.region.bytes == b.region.bytes && a.tiled == b.tiled;
     if (a.number >= 0 && alike && a.by_rows && b.by_rows) return false;
     return a.region.at < b.region.at + b.region.bytes && b.region.at < a.region.at + a.region.bytes;
 }

@@ -46,6 +46,7 @@ std::vector<Access> accesses(const Stage& stage) {
     add(stage.q8, stage.kind == StageKind::Prepare);
     add(stage.half, stage.kind == StageKind::Prepare);
     add(stage.tiles, stage.kind == StageKind::Prepare);
+    add(stage.out_tiles, true);
     add(stage.queries, stage.kind == StageKind::Rotate);
     return all;
 }
